@@ -1,0 +1,5 @@
+"""`python -m topoalloc`."""
+
+from topoalloc.cli.main import entry
+
+entry()

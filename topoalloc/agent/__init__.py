@@ -1,0 +1,1 @@
+"""The DaemonSet process: configuration, threads, shutdown."""

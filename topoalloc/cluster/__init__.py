@@ -1,0 +1,1 @@
+"""The conversation with the API server."""

@@ -1,0 +1,1 @@
+"""How GPUs are cut into cores and memory units, what the resources are called, and what a grant injects."""

@@ -1,0 +1,1 @@
+"""One reader per source of topology; each turns its source into a Reading and decides nothing else."""
