@@ -19,5 +19,5 @@ $(BIN)/.dev: pyproject.toml
 dev: $(BIN)/.dev ## make the virtual environment with every tool
 
 proto: $(BIN)/.dev ## generate topoalloc/pb from proto/
-	$(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --mypy_out=. --grpc_python_out=. --mypy_grpc_out=. $(PROTOS)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --mypy_out=. --grpc_python_out=. --mypy_grpc_out=. $(PROTOS)
 	@rm -f topoalloc/pb/core_v1_pod_pb2_grpc.py topoalloc/pb/core_v1_pod_pb2_grpc.pyi

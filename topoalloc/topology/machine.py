@@ -105,14 +105,14 @@ class Nic:
     name: str
     bdf: PciAddress | Unknown
     numa_node: int | Unknown
-    rdma: str | None | Unknown  # None: known to have no RDMA device
-    netdev: str | None | Unknown
+    rdma: str | Unknown | None  # None: known to have no RDMA device
+    netdev: str | Unknown | None
     path: PciPath | Unknown
     function: NicFunction | Unknown
     link: NicLink | Unknown
     driver: str | Unknown
     vendor: str | Unknown
-    physical_function: PciAddress | None | Unknown  # of a VF; None on a PF
+    physical_function: PciAddress | Unknown | None  # of a VF; None on a PF
 
 
 @dataclass(frozen=True, slots=True)
