@@ -6,9 +6,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-CPU_NUMBER_MAX = (
-    65_535  # larger than any Linux NR_CPUS; bounds what a hostile list such as 0-99999999 can cost
-)
+CPU_NUMBER_MAX = 65_535  # larger than any Linux NR_CPUS; bounds what a hostile list such as 0-99999999 can cost
 
 
 @dataclass(frozen=True, slots=True)
