@@ -1,0 +1,52 @@
+"""The `topoalloc` command: one module per verb, imported only when it is asked for."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from topoalloc import __version__
+from topoalloc.errors import TopoallocError
+
+# verb: one line of help. Module topoalloc.cli.<verb> has add_arguments(parser) and run(args) -> exit status.
+VERBS = {
+    "show": "print a machine's topology as a tree, matrix, JSON or picture",
+    "record": "write a snapshot of this node, fit for a bug report",
+    "simulate": "run pods on a recorded machine against the real agent and a simulated kubelet",
+    "agent": "serve this node's GPUs and NICs to the kubelet",
+}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one verb; returns the exit status (2: the input was at fault, 1: anything else)."""
+    parser = argparse.ArgumentParser(prog="topoalloc", description="Topology-true GPU sharing for Kubernetes nodes.")
+    parser.add_argument("--version", action="version", version=f"topoalloc {__version__}")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    wanted = next((word for word in argv if not word.startswith("-")), None)
+    for verb, summary in VERBS.items():
+        verb_parser = verbs.add_parser(verb, help=summary, description=summary.capitalize() + ".")
+        if verb == wanted:
+            module = importlib.import_module(f"topoalloc.cli.{verb}")
+            module.add_arguments(verb_parser)
+            verb_parser.set_defaults(run=module.run)
+    args = parser.parse_args(argv)
+    try:
+        status: int = args.run(args)
+    except TopoallocError as error:
+        print(f"topoalloc {args.verb}: {error}", file=sys.stderr)
+        return error.status
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): nothing is wrong, and nothing can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    return status
+
+
+def entry() -> None:
+    """Console script."""
+    sys.exit(main(sys.argv[1:]))
