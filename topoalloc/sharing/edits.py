@@ -1,0 +1,101 @@
+"""What a grant puts into a container: the seam between an accounted share and whatever enforces it.
+
+The kubelet merges the answers of a container's resources in random order and keeps the first value of a key, so no two
+resources here ever set one key to different values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from topoalloc.sharing.inventory import Device, Inventory, Resource, ResourceKind
+from topoalloc.sharing.settings import CORES_PER_GPU
+from topoalloc.topology.machine import Unknown
+
+NVIDIA_VENDOR = "10de"
+AMD_VENDOR = "1002"
+
+
+class Injection(StrEnum):
+    """How a container gets to its devices."""
+
+    DEVICE_NODES = "device-nodes"  # paths below /dev, as far as they exist on this node
+    ENVVAR = "envvar"  # NVIDIA_VISIBLE_DEVICES, for the NVIDIA container runtime
+    CDI = "cdi"  # fully qualified CDI device names
+    NONE = "none"  # only the variables that describe the grant
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceFiles:
+    """Device nodes that exist on this node, by device key, plus those every user of a GPU needs."""
+
+    by_key: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
+    every_gpu: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerEdits:
+    """What Allocate returns for one resource of one container."""
+
+    envs: tuple[tuple[str, str], ...]
+    device_paths: tuple[str, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+
+
+def edits_of(
+    inventory: Inventory,
+    resource: Resource,
+    ids: Iterable[str],
+    injection: Injection,
+    files: DeviceFiles,
+    cdi_kind: str,
+) -> ContainerEdits:
+    """The edits of one granted resource; `ids` all belong to it."""
+    devices = sorted(
+        (inventory.devices[device_id] for device_id in ids), key=lambda device: (device.position, device.unit)
+    )
+    keys = tuple(dict.fromkeys(device.key for device in devices))
+    if resource.kind is ResourceKind.MEMORY:
+        return ContainerEdits(envs=(("TOPOALLOC_MEMORY", _memory_text(inventory, devices)),))
+    envs = _nic_envs(resource, keys) if resource.kind is ResourceKind.NIC else _core_envs(devices)
+    if injection is Injection.DEVICE_NODES:
+        shared = files.every_gpu if resource.kind is ResourceKind.CORE else ()
+        paths = tuple(path for key in keys for path in files.by_key.get(key, ())) + shared
+        return ContainerEdits(envs, device_paths=paths)
+    if injection is Injection.ENVVAR and resource.kind is ResourceKind.CORE:
+        visible = _visible_devices(inventory, devices)
+        return ContainerEdits((*envs, ("NVIDIA_VISIBLE_DEVICES", visible)))
+    if injection is Injection.CDI and resource.kind is ResourceKind.CORE:
+        return ContainerEdits(envs, cdi_devices=tuple(f"{cdi_kind}={key.replace(':', '-')}" for key in keys))
+    return ContainerEdits(envs)
+
+
+def _core_envs(devices: list[Device]) -> tuple[tuple[str, str], ...]:
+    cores = Counter(device.key for device in devices)
+    whole = [key for key, count in cores.items() if count == CORES_PER_GPU]
+    envs = [("TOPOALLOC_CORES", ",".join(f"{key}={count}" for key, count in cores.items()))]
+    if whole:
+        envs.append(("TOPOALLOC_WHOLE_GPUS", ",".join(whole)))
+    return tuple(envs)
+
+
+def _memory_text(inventory: Inventory, devices: list[Device]) -> str:
+    units = Counter(device.key for device in devices)
+    unit_bytes = inventory.settings.memory_unit_bytes
+    return ",".join(f"{key}={count * unit_bytes}" for key, count in units.items())
+
+
+def _nic_envs(resource: Resource, keys: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    suffix = re.sub(r"[^A-Z0-9]", "_", resource.name.rpartition("/")[2].upper())
+    return ((f"TOPOALLOC_{suffix}", ",".join(keys)),)
+
+
+def _visible_devices(inventory: Inventory, devices: list[Device]) -> str:
+    """UUIDs, which mean the same GPU in every process; the index where no source told the UUID."""
+    gpus = [inventory.machine.gpus[position] for position in dict.fromkeys(device.position for device in devices)]
+    return ",".join(str(gpu.index) if isinstance(gpu.uuid, Unknown) else gpu.uuid for gpu in gpus)
