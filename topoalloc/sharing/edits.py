@@ -71,7 +71,7 @@ def edits_of(
         visible = _visible_devices(inventory, devices)
         return ContainerEdits((*envs, ("NVIDIA_VISIBLE_DEVICES", visible)))
     if injection is Injection.CDI and resource.kind is ResourceKind.CORE:
-        return ContainerEdits(envs, cdi_devices=tuple(f"{cdi_kind}={key.replace(':', '-')}" for key in keys))
+        return ContainerEdits(envs, cdi_devices=tuple(f"{cdi_kind}={key}" for key in keys))
     return ContainerEdits(envs)
 
 

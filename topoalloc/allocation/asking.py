@@ -1,0 +1,178 @@
+"""The answer to GetPreferredAllocation: whoever is asked first chooses for all of the container's resources.
+
+The answer is always a valid set: exactly the size asked, from the candidates, with every must-include id. Whatever
+makes a request impossible is refused in Allocate, because the kubelet skips this call at will, overrules it silently,
+and leaks the reservation when it fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from topoalloc.allocation.demand import Demand, PodDemand, core_fault, demand_fault, demand_of
+from topoalloc.allocation.identity import Identified, identify
+from topoalloc.allocation.ledger import Conversation, Owner, State, only_active
+from topoalloc.allocation.vacancy import Question, View, affinity_nodes, candidates, offer_for, view_for
+from topoalloc.placement.board import Board
+from topoalloc.placement.choose import Choice, NoChoice, choose
+from topoalloc.placement.offer import Offer, Want
+from topoalloc.sharing.inventory import Device, Inventory, ResourceKind
+from topoalloc.sharing.settings import CORES_PER_GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """The ids to answer, who they are believed to be for, and why these; `choice` is None for a mere valid set."""
+
+    ids: tuple[str, ...]
+    owner: Owner
+    guess: str | None  # why the container could not be named
+    choice: Choice | None
+    refusal: tuple[str, ...]  # why no proper placement exists
+
+
+def ask(
+    state: State,
+    inventory: Inventory,
+    board: Board,
+    question: Question,
+    roster: tuple[PodDemand, ...] | None,
+    now_s: float,
+) -> tuple[State, Preference]:
+    """Choose devices for one GetPreferredAllocation and remember whose conversation it opens or continues."""
+    if roster is not None:
+        state = only_active(state, roster)
+    state = replace(state, calls=state.calls + 1)
+    resource = question.resource.name
+    who = identify(state, inventory, roster, resource, question.size)
+    if isinstance(who, Identified):
+        demand = demand_of(who.container, inventory)
+        view = view_for(state, inventory, who.owner)
+        fault = demand_fault(inventory, demand)
+        choice = NoChoice((fault,)) if fault else _chosen(board, question, demand, view)
+        last_ids = _last_ids(state, who.owner)
+        talk = Conversation(who.owner, who.pod.uid, who.container, (resource, question.size), last_ids, now_s)
+        return replace(state, conversation=talk), _preference(question, view, who.owner, None, choice)
+    state, owner = unnamed_owner(state, inventory, resource, now_s)
+    view = view_for(state, inventory, owner)
+    choice = _guessed(board, question, view)
+    if isinstance(choice, NoChoice) and view.own:
+        # What this call asks does not fit beside what the speaker has: another container has begun to speak.
+        state, owner = _new_owner(state)
+        view = view_for(state, inventory, owner)
+        choice = _guessed(board, question, view)
+    talk = Conversation(owner, "", None, (resource, question.size), _last_ids(state, owner), now_s)
+    return replace(state, conversation=talk), _preference(question, view, owner, who.reason, choice)
+
+
+def unnamed_owner(state: State, inventory: Inventory, resource: str, now_s: float) -> tuple[State, Owner]:
+    """The speaker of the open conversation if this resource can still be part of it, else a new unnamed one."""
+    talk = state.conversation
+    if talk is not None and talk.open_at(now_s):
+        holding = state.holdings.get(talk.owner)
+        ids = holding.ids if holding else frozenset[str]()
+        if all(inventory.devices[device_id].resource != resource for device_id in ids):
+            return state, talk.owner
+    return _new_owner(state)
+
+
+def _new_owner(state: State) -> tuple[State, Owner]:
+    return replace(state, serials=state.serials + 1), Owner(serial=state.serials + 1)
+
+
+def _last_ids(state: State, owner: Owner) -> frozenset[str]:
+    """The latest grant, as long as it is the same speaker's."""
+    talk = state.conversation
+    return talk.last_ids if talk is not None and talk.owner == owner else frozenset()
+
+
+def _chosen(board: Board, question: Question, demand: Demand, view: View) -> Choice | NoChoice:
+    """Place a known demand; give up first the guess at the affinity, then the NICs that are not asked for now."""
+    first: NoChoice | None = None
+    for want, pools, nodes in _attempts(question, demand, view):
+        offer = offer_for(question, view, pools, nodes)
+        choice = choose(board, want, offer)
+        if isinstance(choice, Choice):
+            return choice
+        first = first or choice
+    assert first is not None
+    return first
+
+
+def _attempts(
+    question: Question, demand: Demand, view: View
+) -> Iterator[tuple[Want, tuple[str, ...], frozenset[int] | None]]:
+    pools = tuple(sorted(demand.nics))
+    want = Want(demand.cores, demand.memory_units, tuple(demand.nics[pool] for pool in pools))
+    nodes = affinity_nodes(question, view)
+    if nodes is not None:
+        yield want, pools, nodes
+    yield want, pools, None
+    if question.resource.kind is ResourceKind.NIC:
+        own = (question.resource.name,)
+        yield Want(0, 0, (question.size,)), own, None
+    elif pools:
+        yield Want(demand.cores, demand.memory_units, ()), (), nodes
+        yield Want(demand.cores, demand.memory_units, ()), (), None
+
+
+def _guessed(board: Board, question: Question, view: View) -> Choice | NoChoice:
+    """Place one resource of a container whose request is unknown, next to what it holds already.
+
+    Where it holds nothing yet the usual partner is assumed: a NIC for every GPU and a GPU for every NIC. A wrong
+    guess only costs closeness: nothing but the resource asked for is given.
+    """
+    kind, size = question.resource.kind, question.size
+    held = [view.inventory.devices[device_id] for device_id in view.own]
+    cores = size if kind is ResourceKind.CORE else sum(device.kind is ResourceKind.CORE for device in held)
+    memory = size if kind is ResourceKind.MEMORY else sum(device.kind is ResourceKind.MEMORY for device in held)
+    nics = {question.resource.name: size} if kind is ResourceKind.NIC else {}
+    fault = core_fault(view.inventory, cores)
+    if fault is not None:
+        return NoChoice((fault,))
+    if kind is ResourceKind.NIC and not held:
+        partner = Demand(size * CORES_PER_GPU, 0, nics)
+        choice = choose(board, Want(partner.cores, 0, (size,)), _plain_offer(question, view))
+        if isinstance(choice, Choice):
+            return choice
+    return _chosen(board, question, Demand(cores, memory, nics), view)
+
+
+def _plain_offer(question: Question, view: View) -> Offer:
+    return offer_for(question, view, (question.resource.name,), affinity_nodes(question, view))
+
+
+def _preference(
+    question: Question, view: View, owner: Owner, guess: str | None, choice: Choice | NoChoice
+) -> Preference:
+    devices = candidates(question, view)
+    if isinstance(choice, Choice):
+        ids = _ids_of(question, devices, choice)
+        if len(ids) == question.size and question.must_include <= set(ids):
+            return Preference(ids, owner, guess, choice, ())
+        return Preference(_valid_set(question, devices), owner, guess, None, ("the kubelet's candidates rule it out",))
+    return Preference(_valid_set(question, devices), owner, guess, None, choice.reasons)
+
+
+def _ids_of(question: Question, devices: tuple[Device, ...], choice: Choice) -> tuple[str, ...]:
+    """The candidates that carry out a choice, at most `size`."""
+    kind = question.resource.kind
+    positions = {p for chosen in choice.nics for p in chosen} if kind is ResourceKind.NIC else set(choice.gpus)
+    picked = [device.id for device in devices if device.position in positions]
+    return tuple(picked[: question.size])
+
+
+def _valid_set(question: Question, devices: tuple[Device, ...]) -> tuple[str, ...]:
+    """Exactly `size` candidates with every must-include id, on as few GPUs as can be: what Allocate judges next."""
+    must = [device for device in devices if device.id in question.must_include]
+    others = [device for device in devices if device.id not in question.must_include]
+    room: dict[int, int] = {}
+    for device in others:
+        room[device.position] = room.get(device.position, 0) + 1
+    begun = {device.position for device in must}
+    order = sorted(others, key=lambda d: (d.position not in begun, -room[d.position], d.position, d.unit))
+    ids = [device.id for device in (*must, *order)]
+    # Ids of an older list: a short answer would be filled at random, so they come last and are refused by name.
+    ids.extend(sorted((question.must_include | set(question.available)) - set(ids)))
+    return tuple(ids[: question.size])

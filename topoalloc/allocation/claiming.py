@@ -1,0 +1,270 @@
+"""The answer to Allocate: verify what the kubelet picked, then write it into the ledger or refuse with a reason.
+
+This is the only place where a request is refused. An error here rolls the kubelet's reservation back at once, and its
+text is what the user reads in the pod's status and event.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from topoalloc.allocation.asking import unnamed_owner
+from topoalloc.allocation.demand import ContainerDemand, Demand, PodDemand, core_fault, demand_fault, demand_of
+from topoalloc.allocation.identity import Identified, identify
+from topoalloc.allocation.ledger import Conversation, Holding, Owner, State, only_active, with_holding, without
+from topoalloc.sharing.inventory import Device, Inventory, Resource, ResourceKind
+from topoalloc.sharing.settings import CORES_PER_GPU
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """These ids now belong to `owner`."""
+
+    owner: Owner
+    ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why the pod is refused, in words its user can act on."""
+
+    owner: Owner
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProofNeeded:
+    """Whether these owners still hold what the ledger says decides the claim; ask, then claim again."""
+
+    owners: tuple[Owner, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """An Allocate call: `ids` as sent."""
+
+    resource: Resource
+    ids: frozenset[str]
+
+
+def names_itself(state: State, claim: Claim, now_s: float) -> bool:
+    """Whether the claim follows a question just answered, so that no roster is needed to name it."""
+    talk = state.conversation
+    asked = (claim.resource.name, len(claim.ids))
+    return talk is not None and talk.asked == asked and talk.open_at(now_s)
+
+
+def claim_devices(
+    state: State,
+    inventory: Inventory,
+    claim: Claim,
+    roster: tuple[PodDemand, ...] | None,
+    proofs: Mapping[Owner, bool],
+    now_s: float,
+) -> tuple[State, Grant | Refusal | ProofNeeded]:
+    """Judge one Allocate. `proofs` says of owners named in an earlier ProofNeeded whether they still hold their ids."""
+    if roster is not None:
+        state = only_active(state, roster)
+    state = without(state, (owner for owner, holds in proofs.items() if not holds))
+    speaker = _speaker(state, inventory, claim, roster, now_s)
+    state = speaker.state
+    state = _released_by_kubelet(state, speaker, claim.ids)
+    fault = _fault_of_ids(inventory, claim) or _fault_of_demand(inventory, claim, speaker)
+    if fault is None:
+        fault = _fault_of_pairing(state, inventory, claim, speaker)
+    if fault is None:
+        rivals = _rivals(state, inventory, claim, speaker)
+        unproved = tuple(sorted(owner for owner in rivals if owner not in proofs))
+        if unproved:
+            return state, ProofNeeded(unproved)
+        if rivals:
+            fault = _fault_of_rivals(state, inventory, claim, min(rivals))
+    state = replace(state, calls=state.calls + 1)
+    if fault is not None:
+        refused = state.refused | {speaker.uid} if speaker.uid else state.refused
+        return replace(state, refused=refused, conversation=None), Refusal(speaker.owner, fault)
+    return _granted(state, inventory, claim, speaker, now_s), Grant(speaker.owner, claim.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class _Speaker:
+    state: State
+    owner: Owner
+    uid: str
+    container: ContainerDemand | None
+
+
+def _speaker(
+    state: State, inventory: Inventory, claim: Claim, roster: tuple[PodDemand, ...] | None, now_s: float
+) -> _Speaker:
+    talk = state.conversation
+    if talk is not None and names_itself(state, claim, now_s):
+        return _Speaker(state, talk.owner, talk.uid, talk.demand)
+    who = identify(state, inventory, roster, claim.resource.name, len(claim.ids))
+    if isinstance(who, Identified):
+        return _Speaker(state, who.owner, who.pod.uid, who.container)
+    state, owner = unnamed_owner(state, inventory, claim.resource.name, now_s)
+    return _Speaker(state, owner, "", None)
+
+
+def _released_by_kubelet(state: State, speaker: _Speaker, ids: frozenset[str]) -> State:
+    """Drop unnamed holdings the kubelet hands out again: it would not, had their container not ended or been given up.
+
+    A holding nobody confirmed and nobody can be asked about has no better witness than the kubelet's own table.
+    """
+    stale = (
+        owner
+        for owner, holding in state.holdings.items()
+        if not owner.named and owner != speaker.owner and not holding.confirmed and holding.ids & ids
+    )
+    return without(state, tuple(stale))
+
+
+def _fault_of_ids(inventory: Inventory, claim: Claim) -> str | None:
+    """Ids that are not ours, and numbers that are neither a share nor whole GPUs."""
+    name = claim.resource.name
+    for device_id in sorted(claim.ids):
+        device = inventory.devices.get(device_id)
+        if device is None or device.resource != name:
+            return f"{name}: {device_id} is no device of this node; the kubelet's list may be older than this agent"
+    if claim.resource.kind is not ResourceKind.CORE:
+        return None
+    return core_fault(inventory, len(claim.ids))
+
+
+def _fault_of_demand(inventory: Inventory, claim: Claim, speaker: _Speaker) -> str | None:
+    if speaker.container is None:
+        return None
+    return demand_fault(inventory, demand_of(speaker.container, inventory))
+
+
+def _fault_of_pairing(state: State, inventory: Inventory, claim: Claim, speaker: _Speaker) -> str | None:
+    """The rules that bind a container's devices to each other."""
+    if claim.resource.kind is ResourceKind.NIC:
+        return None
+    holding = state.holdings.get(speaker.owner)
+    held = [inventory.devices[device_id] for device_id in (holding.ids if holding else ())]
+    devices = [inventory.devices[device_id] for device_id in claim.ids]
+    demand = demand_of(speaker.container, inventory) if speaker.container else None
+    if claim.resource.kind is ResourceKind.CORE:
+        memory = [device for device in held if device.kind is ResourceKind.MEMORY]
+        return _fault_of_cores(inventory, devices) or _fault_of_halves(inventory, devices, memory)
+    cores = [device for device in held if device.kind is ResourceKind.CORE]
+    return _fault_of_memory(inventory, devices, demand) or _fault_of_halves(inventory, cores, devices)
+
+
+def _fault_of_cores(inventory: Inventory, devices: list[Device]) -> str | None:
+    """A share lies on one GPU; whole GPUs are whole."""
+    per_gpu = Counter(device.position for device in devices)
+    name = inventory.settings.core_resource
+    if len(devices) < CORES_PER_GPU and len(per_gpu) > 1:
+        return (
+            f"{name}: the kubelet took a share of {len(devices)} from {_names(inventory, per_gpu)}; a share needs that "
+            f"many free cores on one GPU, and the free cores of this node are scattered"
+        )
+    if len(devices) >= CORES_PER_GPU and any(count != CORES_PER_GPU for count in per_gpu.values()):
+        whole = len(devices) // CORES_PER_GPU
+        return (
+            f"{name}: {len(devices)} needs {whole} GPU{'s' if whole > 1 else ''} with all 100 cores free; "
+            f"the kubelet could only offer {_names(inventory, per_gpu)}"
+        )
+    return None
+
+
+def _fault_of_memory(inventory: Inventory, devices: list[Device], demand: Demand | None) -> str | None:
+    """Memory of a share lies on one GPU; memory of whole GPUs on no more GPUs than are asked."""
+    per_gpu = Counter(device.position for device in devices)
+    gpus_max = max(1, demand.whole_gpus) if demand else len(inventory.gpu_keys)
+    if len(per_gpu) <= gpus_max:
+        return None
+    return (
+        f"{inventory.settings.memory_resource}: {len(devices)} units were taken from {_names(inventory, per_gpu)}; "
+        f"they have to be free on {'one GPU' if gpus_max == 1 else f'{gpus_max} GPUs'}"
+    )
+
+
+def _fault_of_halves(inventory: Inventory, cores: list[Device], memory: list[Device]) -> str | None:
+    """Cores and memory of a container are on the same GPUs."""
+    core_gpus = {device.position for device in cores}
+    memory_gpus = {device.position for device in memory}
+    if not core_gpus or not memory_gpus or memory_gpus <= core_gpus:
+        return None
+    return (
+        f"the cores are on {_names(inventory, core_gpus)} but the memory on {_names(inventory, memory_gpus)}: no GPU "
+        f"of those offered has both free ({len(cores)} cores, {len(memory)} memory units)"
+    )
+
+
+def _rivals(state: State, inventory: Inventory, claim: Claim, speaker: _Speaker) -> frozenset[Owner]:
+    """Other containers whose devices this claim would take or whose GPU it would share against the rules."""
+    pod = (speaker.owner.namespace, speaker.owner.pod)
+    rivals: set[Owner] = set()
+    gpus = _gpus(inventory, claim.ids)
+    whole = _takes_whole(inventory, claim, speaker)
+    for owner, holding in state.holdings.items():
+        same_pod_init = holding.init and (owner.namespace, owner.pod) == pod
+        if owner == speaker.owner or same_pod_init:
+            continue
+        theirs_whole = gpus & _whole_gpus(inventory, holding.ids)
+        ours_whole = whole and gpus & _gpus(inventory, holding.ids)
+        if holding.ids & claim.ids or theirs_whole or ours_whole:
+            rivals.add(owner)
+    return frozenset(rivals)
+
+
+def _takes_whole(inventory: Inventory, claim: Claim, speaker: _Speaker) -> bool:
+    if claim.resource.kind is ResourceKind.NIC:
+        return False
+    if speaker.container is not None:
+        return demand_of(speaker.container, inventory).whole_gpus > 0
+    return claim.resource.kind is ResourceKind.CORE and len(claim.ids) >= CORES_PER_GPU
+
+
+def _fault_of_rivals(state: State, inventory: Inventory, claim: Claim, rival: Owner) -> str:
+    shared = sorted(state.holdings[rival].ids & claim.ids)
+    if shared:
+        return (
+            f"{claim.resource.name}: {shared[0]} is held by {rival}, which still runs; the kubelet offered it twice, "
+            f"so a new pod may succeed"
+        )
+    where = _names(inventory, _gpus(inventory, claim.ids) & _gpus(inventory, state.holdings[rival].ids))
+    if _whole_gpus(inventory, state.holdings[rival].ids):
+        return f"{claim.resource.name}: {where} is held whole by {rival}, its memory included"
+    return f"{claim.resource.name}: {where} cannot be given whole, {rival} has a share of it"
+
+
+def _granted(state: State, inventory: Inventory, claim: Claim, speaker: _Speaker, now_s: float) -> State:
+    """Write the grant; a repeated Allocate of one resource replaces what the container held of it."""
+    known = state.holdings.get(speaker.owner)
+    kept = frozenset(i for i in (known.ids if known else ()) if inventory.devices[i].resource != claim.resource.name)
+    holding = Holding(
+        ids=kept | claim.ids,
+        confirmed=False,
+        call=state.calls,
+        granted_at_s=now_s,
+        uid=speaker.uid,
+        init=speaker.container.init if speaker.container else False,
+    )
+    talk = Conversation(speaker.owner, speaker.uid, speaker.container, None, claim.ids, now_s)
+    return replace(with_holding(state, speaker.owner, holding), conversation=talk)
+
+
+def _gpus(inventory: Inventory, ids: frozenset[str]) -> frozenset[int]:
+    devices = (inventory.devices[device_id] for device_id in ids)
+    return frozenset(device.position for device in devices if device.kind is not ResourceKind.NIC)
+
+
+def _whole_gpus(inventory: Inventory, ids: frozenset[str]) -> frozenset[int]:
+    cores = Counter(d.position for d in (inventory.devices[i] for i in ids) if d.kind is ResourceKind.CORE)
+    return frozenset(position for position, count in cores.items() if count == CORES_PER_GPU)
+
+
+def _names(inventory: Inventory, positions: frozenset[int] | set[int] | Counter[int]) -> str:
+    """`GPU0 and GPU3`, with the number taken where that is given."""
+    names = []
+    for position in sorted(positions):
+        count = f" ({positions[position]})" if isinstance(positions, Counter) else ""
+        names.append(f"{inventory.machine.gpus[position].id}{count}")
+    return " and ".join(names)

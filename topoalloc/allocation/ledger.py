@@ -1,0 +1,207 @@
+"""Who holds what, as a value.
+
+The ledger is changed only by the functions here and in `asking` and `claiming`; each takes a state and returns a new
+one. A grant is provisional until PodResources shows it: the kubelet never says that an admission was aborted, so only
+its list tells which grants came to life.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from topoalloc.allocation.demand import ContainerDemand, PodDemand
+
+# The kubelet records a grant right after Allocate returns, before the container's next call. A list that began this
+# long after the grant shows it even if no further call came.
+RECORD_GRACE_S = 2.0
+
+# Between two calls of one container the kubelet needs 11 ms (median), on a node with 100,000 devices a few seconds.
+# After a longer pause another container is speaking.
+PAIRING_WINDOW_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Owner:
+    """A container: named once we know it, else a number of our own (`serial`) for calls nobody could be named for."""
+
+    namespace: str = ""
+    pod: str = ""
+    container: str = ""
+    serial: int = 0
+
+    @property
+    def named(self) -> bool:
+        return self.serial == 0
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.pod}/{self.container}" if self.named else f"unnamed container {self.serial}"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """The ids one container holds. `confirmed`: seen in PodResources. `call` and `granted_at_s`: the last grant."""
+
+    ids: frozenset[str]
+    confirmed: bool
+    call: int
+    granted_at_s: float
+    uid: str = ""
+    init: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The container whose calls we believe are coming in.
+
+    `demand` is None while its pod's request is unknown. `asked` is the resource and size of a GetPreferredAllocation
+    whose Allocate is still to come; `last_ids` the ids of the latest grant.
+    """
+
+    owner: Owner
+    uid: str
+    demand: ContainerDemand | None
+    asked: tuple[str, int] | None
+    last_ids: frozenset[str]
+    last_at_s: float
+
+    def open_at(self, now_s: float) -> bool:
+        """Whether a call at this time can still be the same container's."""
+        return now_s - self.last_at_s <= PAIRING_WINDOW_S
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The whole ledger. `calls` counts calls of the kubelet; `refused` remembers pods (uid) that got a refusal."""
+
+    holdings: Mapping[Owner, Holding] = field(default_factory=lambda: MappingProxyType({}))
+    conversation: Conversation | None = None
+    calls: int = 0
+    serials: int = 0
+    refused: frozenset[str] = frozenset()
+    unhealthy: frozenset[str] = frozenset()  # device keys
+
+    def holders(self) -> Mapping[str, Owner]:
+        """Owner of every held id."""
+        return {device_id: owner for owner, holding in self.holdings.items() for device_id in holding.ids}
+
+
+@dataclass(frozen=True, slots=True)
+class ListedContainer:
+    """One container of a PodResources answer, with the ids of ours it holds (possibly none)."""
+
+    namespace: str
+    pod: str
+    container: str
+    ids: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A PodResources List: what it showed, and how many kubelet calls had come in when it began."""
+
+    containers: tuple[ListedContainer, ...]
+    calls_before: int
+    began_at_s: float
+
+
+def with_holding(state: State, owner: Owner, holding: Holding) -> State:
+    """State in which exactly `owner` holds these ids; whoever held one of them before does not any more."""
+    table = {
+        other: replace(kept, ids=kept.ids - holding.ids) if kept.ids & holding.ids else kept
+        for other, kept in state.holdings.items()
+        if other != owner
+    }
+    table[owner] = holding
+    return replace(state, holdings=_frozen(table))
+
+
+def without(state: State, owners: Iterable[Owner]) -> State:
+    """State in which these owners hold nothing."""
+    gone = set(owners)
+    return replace(state, holdings=_frozen({o: h for o, h in state.holdings.items() if o not in gone}))
+
+
+def listed(state: State, listing: Listing) -> State:
+    """The ledger after a PodResources List: what it shows is held; what it must show and does not is not.
+
+    Ordinary init containers are never listed: theirs is kept while their pod is listed and none of its app containers
+    holds anything yet, since from then on the kubelet hands their devices on by itself.
+    """
+    shown = {Owner(item.namespace, item.pod, item.container): item.ids for item in listing.containers if item.ids}
+    taken = frozenset(device_id for ids in shown.values() for device_id in ids)
+    pods_listed = {(item.namespace, item.pod) for item in listing.containers}
+    pods_holding = {(owner.namespace, owner.pod) for owner in shown}
+    table: dict[Owner, Holding] = {}
+    for owner, holding in state.holdings.items():
+        pod = (owner.namespace, owner.pod)
+        waiting_init = holding.init and pod in pods_listed and pod not in pods_holding
+        rest = holding.ids - taken
+        if owner not in shown and rest and (waiting_init or _too_young(holding, listing)):
+            table[owner] = replace(holding, ids=rest)
+    for owner, ids in shown.items():
+        table[owner] = _confirmed(state.holdings.get(owner), ids, taken, listing)
+    return replace(state, holdings=_frozen(table), conversation=_named(state.conversation, shown))
+
+
+def only_active(state: State, roster: tuple[PodDemand, ...]) -> State:
+    """The ledger without pods that are gone, and with the uids of those that are here.
+
+    A pod of the same name with another uid is another pod.
+    """
+    uids = {(pod.namespace, pod.name): pod.uid for pod in roster}
+    table: dict[Owner, Holding] = {}
+    for owner, holding in state.holdings.items():
+        if not owner.named:
+            table[owner] = holding
+            continue
+        uid = uids.get((owner.namespace, owner.pod))
+        if uid is None or (holding.uid and holding.uid != uid):
+            continue
+        table[owner] = holding if holding.uid == uid else replace(holding, uid=uid)
+    return replace(state, holdings=_frozen(table), refused=state.refused & frozenset(uids.values()))
+
+
+def confirmed_ids(state: State) -> Mapping[Owner, frozenset[str]]:
+    """The part of the ledger that the kubelet itself vouches for."""
+    return {owner: holding.ids for owner, holding in state.holdings.items() if holding.confirmed}
+
+
+def double_use(state: State) -> tuple[str, ...]:
+    """Ids held by two owners; empty in every state that these functions produce."""
+    seen: set[str] = set()
+    twice: set[str] = set()
+    for holding in state.holdings.values():
+        twice |= seen & holding.ids
+        seen |= holding.ids
+    return tuple(sorted(twice))
+
+
+def _too_young(holding: Holding, listing: Listing) -> bool:
+    """Whether the kubelet may not yet have recorded this grant when the list was made."""
+    if holding.confirmed:
+        return False
+    recorded = listing.calls_before > holding.call or listing.began_at_s - holding.granted_at_s >= RECORD_GRACE_S
+    return not recorded
+
+
+def _confirmed(known: Holding | None, ids: frozenset[str], taken: frozenset[str], listing: Listing) -> Holding:
+    if known is None:
+        return Holding(ids, confirmed=True, call=0, granted_at_s=0.0)
+    # A second half granted while the list was being made is not in it yet.
+    kept = ids | (known.ids - taken) if _too_young(known, listing) else ids
+    return replace(known, ids=kept, confirmed=kept == ids)
+
+
+def _named(conversation: Conversation | None, shown: Mapping[Owner, frozenset[str]]) -> Conversation | None:
+    """The conversation under the name of the container that the latest grant turned out to belong to."""
+    if conversation is None or not conversation.last_ids or conversation.owner in shown:
+        return conversation
+    owner = next((owner for owner, ids in sorted(shown.items()) if conversation.last_ids <= ids), None)
+    return conversation if owner is None else replace(conversation, owner=owner)
+
+
+def _frozen(table: dict[Owner, Holding]) -> Mapping[Owner, Holding]:
+    """Owners in a fixed order, none without ids."""
+    return MappingProxyType({owner: table[owner] for owner in sorted(table) if table[owner].ids})

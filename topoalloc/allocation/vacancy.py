@@ -1,0 +1,149 @@
+"""What one container could still get: the ledger and the kubelet's candidates seen as an offer to placement."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from topoalloc.allocation.ledger import Owner, State
+from topoalloc.placement.offer import GpuOffer, Offer
+from topoalloc.sharing.inventory import Device, Inventory, Resource, ResourceKind
+from topoalloc.sharing.settings import CORES_PER_GPU, NumaReporting
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A GetPreferredAllocation: `available` and `must_include` as sent, `size` including the must-include ones."""
+
+    resource: Resource
+    available: tuple[str, ...]
+    must_include: frozenset[str]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The node as one container sees it. `own`: ids it holds already; `foreign`: ids that others hold."""
+
+    inventory: Inventory
+    own: frozenset[str]
+    foreign: frozenset[str]
+    unhealthy: frozenset[str]
+
+    def own_gpus(self, kind: ResourceKind) -> frozenset[int]:
+        """Positions of the GPUs (or NICs) the container already has devices of."""
+        devices = (self.inventory.devices[device_id] for device_id in self.own)
+        return frozenset(device.position for device in devices if device.kind is kind)
+
+
+def view_for(state: State, inventory: Inventory, owner: Owner) -> View:
+    """Ids of the pod's own finished init containers are nobody's: the kubelet hands them on within the pod."""
+    holding = state.holdings.get(owner)
+    foreign = frozenset(
+        device_id
+        for other, held in state.holdings.items()
+        if other != owner and not (held.init and (other.namespace, other.pod) == (owner.namespace, owner.pod))
+        for device_id in held.ids
+    )
+    return View(inventory, holding.ids if holding else frozenset(), foreign, state.unhealthy)
+
+
+def candidates(question: Question, view: View) -> tuple[Device, ...]:
+    """The ids that may be answered, must-include first, then those our ledger has free, in listing order.
+
+    The kubelet can lose a reservation and offer what another container holds, so such ids come last.
+    """
+    known = {i for i in question.available if i in view.inventory.devices} | question.must_include
+    devices = [device for device in question.resource.devices if device.id in known]
+    return tuple(
+        sorted(devices, key=lambda device: (device.id not in question.must_include, device.id in view.foreign))
+    )
+
+
+def affinity_nodes(question: Question, view: View) -> frozenset[int] | None:
+    """NUMA nodes the Topology Manager has settled on, as far as the candidates show it.
+
+    The kubelet never tells the affinity. But when devices of a node are free in our ledger and none of them is offered,
+    that node is outside it, and the container's other resources will be narrowed the same way.
+    """
+    if question.resource.numa is not NumaReporting.NODE:
+        return None
+    offered = set(question.available) | question.must_include
+    nodes_offered = {node for d in question.resource.devices if d.id in offered for node in d.numa_nodes}
+    nodes_free = {
+        node
+        for device in question.resource.devices
+        if device.id not in view.foreign and device.key not in view.unhealthy
+        for node in device.numa_nodes
+    }
+    return frozenset(nodes_offered) if nodes_offered < nodes_free else None
+
+
+def offer_for(question: Question, view: View, wanted_pools: tuple[str, ...], nodes: frozenset[int] | None) -> Offer:
+    """The offer for a container whose resource `question.resource` is asked for now.
+
+    For that resource the kubelet's candidates count, for the others what the ledger has free (within `nodes` where the
+    resource reports NUMA nodes).
+    """
+    inventory = view.inventory
+    free = _free_counts(question, view, nodes)
+    must = {inventory.devices[i] for i in question.must_include if i in inventory.devices}
+    own_cores, own_memory = view.own_gpus(ResourceKind.CORE), view.own_gpus(ResourceKind.MEMORY)
+    gpus_must = frozenset(device.position for device in must if device.kind is not ResourceKind.NIC)
+    closed = frozenset(range(len(inventory.gpu_keys))) - own_cores if own_cores else frozenset[int]()
+    shared = {inventory.devices[i].position for i in view.foreign if inventory.devices[i].kind is ResourceKind.MEMORY}
+    gpus = tuple(
+        GpuOffer(
+            cores_free=free[ResourceKind.CORE][position],
+            memory_units_free=free[ResourceKind.MEMORY][position] if inventory.memory_served else None,
+            whole_free=free[ResourceKind.CORE][position] == CORES_PER_GPU and position not in shared,
+        )
+        for position in range(len(inventory.gpu_keys))
+    )
+    return Offer(
+        gpus=gpus,
+        nics_free=tuple(_nics_free(pool, question, view, nodes) for pool in wanted_pools),
+        gpus_fixed=own_cores | own_memory | gpus_must,
+        gpus_closed=closed - gpus_must,
+        nics_fixed=tuple(_nics_fixed(pool, must, view) for pool in wanted_pools),
+    )
+
+
+def _free_counts(question: Question, view: View, nodes: frozenset[int] | None) -> Mapping[ResourceKind, Counter[int]]:
+    """Devices per GPU that the container could have, what it already holds included."""
+    offered = set(question.available) | question.must_include
+    counts: dict[ResourceKind, Counter[int]] = {ResourceKind.CORE: Counter(), ResourceKind.MEMORY: Counter()}
+    for resource in view.inventory.resources:
+        if resource.kind is ResourceKind.NIC:
+            continue
+        asked = resource.name == question.resource.name
+        narrowed = nodes if resource.numa is NumaReporting.NODE and not asked else None
+        for device in resource.devices:
+            if device.id in view.own:
+                counts[resource.kind][device.position] += 1
+            elif device.id in view.foreign or device.key in view.unhealthy or (asked and device.id not in offered):
+                continue
+            elif narrowed is None or narrowed.issuperset(device.numa_nodes):
+                counts[resource.kind][device.position] += 1
+    return counts
+
+
+def _nics_free(pool: str, question: Question, view: View, nodes: frozenset[int] | None) -> frozenset[int]:
+    resource = view.inventory.resource(pool)
+    assert resource is not None
+    asked = pool == question.resource.name
+    offered = set(question.available) | question.must_include
+    free = [
+        device
+        for device in resource.devices
+        if device.id not in view.foreign and device.key not in view.unhealthy and (not asked or device.id in offered)
+    ]
+    if nodes is not None and resource.numa is NumaReporting.NODE and not asked:
+        free = [device for device in free if nodes.issuperset(device.numa_nodes)]
+    return frozenset(device.position for device in free)
+
+
+def _nics_fixed(pool: str, must: set[Device], view: View) -> frozenset[int]:
+    fixed = must | {view.inventory.devices[device_id] for device_id in view.own}
+    return frozenset(device.position for device in fixed if device.resource == pool)
