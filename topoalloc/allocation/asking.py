@@ -143,28 +143,9 @@ def _plain_offer(question: Question, view: View) -> Offer:
     return offer_for(question, view, (question.resource.name,), affinity_nodes(question, view))
 
 
-def _preference(
-    question: Question, view: View, owner: Owner, guess: str | None, choice: Choice | NoChoice
-) -> Preference:
-    devices = candidates(question, view)
-    if isinstance(choice, Choice):
-        ids = _ids_of(question, devices, choice)
-        if len(ids) == question.size and question.must_include <= set(ids):
-            return Preference(ids, owner, guess, choice, ())
-        return Preference(_valid_set(question, devices), owner, guess, None, ("the kubelet's candidates rule it out",))
-    return Preference(_valid_set(question, devices), owner, guess, None, choice.reasons)
-
-
-def _ids_of(question: Question, devices: tuple[Device, ...], choice: Choice) -> tuple[str, ...]:
-    """The candidates that carry out a choice, at most `size`."""
-    kind = question.resource.kind
-    positions = {p for chosen in choice.nics for p in chosen} if kind is ResourceKind.NIC else set(choice.gpus)
-    picked = [device.id for device in devices if device.position in positions]
-    return tuple(picked[: question.size])
-
-
-def _valid_set(question: Question, devices: tuple[Device, ...]) -> tuple[str, ...]:
+def valid_set(question: Question, foreign: frozenset[str] = frozenset()) -> tuple[str, ...]:
     """Exactly `size` candidates with every must-include id, on as few GPUs as can be: what Allocate judges next."""
+    devices = candidates(question, foreign)
     must = [device for device in devices if device.id in question.must_include]
     others = [device for device in devices if device.id not in question.must_include]
     room: dict[int, int] = {}
@@ -176,3 +157,23 @@ def _valid_set(question: Question, devices: tuple[Device, ...]) -> tuple[str, ..
     # Ids of an older list: a short answer would be filled at random, so they come last and are refused by name.
     ids.extend(sorted((question.must_include | set(question.available)) - set(ids)))
     return tuple(ids[: question.size])
+
+
+def _preference(
+    question: Question, view: View, owner: Owner, guess: str | None, choice: Choice | NoChoice
+) -> Preference:
+    if isinstance(choice, NoChoice):
+        return Preference(valid_set(question, view.foreign), owner, guess, None, choice.reasons)
+    ids = _ids_of(question, candidates(question, view.foreign), choice)
+    if len(ids) == question.size and question.must_include <= set(ids):
+        return Preference(ids, owner, guess, choice, ())
+    reason = "the kubelet's candidates rule the best choice out"
+    return Preference(valid_set(question, view.foreign), owner, guess, None, (reason,))
+
+
+def _ids_of(question: Question, devices: tuple[Device, ...], choice: Choice) -> tuple[str, ...]:
+    """The candidates that carry out a choice, at most `size`."""
+    kind = question.resource.kind
+    positions = {p for chosen in choice.nics for p in chosen} if kind is ResourceKind.NIC else set(choice.gpus)
+    picked = [device.id for device in devices if device.position in positions]
+    return tuple(picked[: question.size])

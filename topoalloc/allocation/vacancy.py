@@ -49,16 +49,14 @@ def view_for(state: State, inventory: Inventory, owner: Owner) -> View:
     return View(inventory, holding.ids if holding else frozenset(), foreign, state.unhealthy)
 
 
-def candidates(question: Question, view: View) -> tuple[Device, ...]:
-    """The ids that may be answered, must-include first, then those our ledger has free, in listing order.
+def candidates(question: Question, foreign: frozenset[str]) -> tuple[Device, ...]:
+    """The devices that may be answered: must-include first, then those our ledger has free, in listing order.
 
-    The kubelet can lose a reservation and offer what another container holds, so such ids come last.
+    The kubelet can lose a reservation and offer what another container holds, so such devices come last.
     """
-    known = {i for i in question.available if i in view.inventory.devices} | question.must_include
-    devices = [device for device in question.resource.devices if device.id in known]
-    return tuple(
-        sorted(devices, key=lambda device: (device.id not in question.must_include, device.id in view.foreign))
-    )
+    offered = set(question.available) | question.must_include
+    devices = (device for device in question.resource.devices if device.id in offered)
+    return tuple(sorted(devices, key=lambda device: (device.id not in question.must_include, device.id in foreign)))
 
 
 def affinity_nodes(question: Question, view: View) -> frozenset[int] | None:

@@ -1,0 +1,143 @@
+"""The agent's configuration file: YAML, every key listed here, unknown keys refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+import msgspec
+import yaml
+
+from topoalloc.errors import InputError
+from topoalloc.sharing.settings import (
+    CORE_RESOURCE,
+    MEMORY_RESOURCE,
+    MEMORY_UNIT_BYTES,
+    NIC_RESOURCE,
+    TENCENT_CORE_RESOURCE,
+    TENCENT_MEMORY_RESOURCE,
+    NicPool,
+    NicSelector,
+    NumaReporting,
+    SharingSettings,
+)
+from topoalloc.topology.machine import NicFunction, NicLink
+from topoalloc.topology.sizes import parse_size
+
+CONFIG_BYTES_MAX = 256 * 1024  # a config map holds at most 1 MiB; a real configuration is a screen long
+MEMORY_UNIT_BYTES_MIN = 1024**2
+# A DNS subdomain, a slash, and at most 63 characters; the kubelet puts `requests.` before it and checks the whole.
+_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_RESOURCE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
+RESOURCE_NAME_CHARACTERS_MAX = 253 + 1 + 63 - len("requests.")
+
+
+class NicPoolKeys(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """One entry of `nic_pools`: a resource name and what a NIC must be to belong to it."""
+
+    resource: str
+    rdma: bool | None = None
+    function: NicFunction | None = None
+    link: NicLink | None = None
+    drivers: tuple[str, ...] | None = None
+
+
+class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """Every key of the configuration file with its default; docs/CONFIGURATION.md explains each."""
+
+    resource_names: Literal["topoalloc", "tencent"] = "topoalloc"
+    core_resource: str | None = None
+    memory_resource: str | None = None
+    memory_unit: str = "256MiB"
+    nic_pools: tuple[NicPoolKeys, ...] = (NicPoolKeys(NIC_RESOURCE),)
+    numa: dict[str, NumaReporting] = msgspec.field(default_factory=dict)
+    gpu_memory: str | None = None
+    injection: Literal["auto", "device-nodes", "envvar", "cdi", "none"] = "auto"
+    cdi_kind: str = "nvidia.com/gpu"
+    plugin_dir: str = "/var/lib/kubelet/device-plugins"
+    pod_resources: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    pods_api: str = "/var/lib/kubelet/pods-api/pods-api.sock"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @property
+    def gpu_memory_bytes(self) -> int | None:
+        return None if self.gpu_memory is None else parse_size(self.gpu_memory)
+
+    def sharing(self) -> SharingSettings:
+        """The part that says how the machine is cut; raises InputError."""
+        tencent = self.resource_names == "tencent"
+        unit_bytes = parse_size(self.memory_unit)
+        if unit_bytes < MEMORY_UNIT_BYTES_MIN:
+            raise InputError(f"memory_unit: {self.memory_unit} is below 1MiB")
+        settings = SharingSettings(
+            core_resource=self.core_resource or (TENCENT_CORE_RESOURCE if tencent else CORE_RESOURCE),
+            memory_resource=self.memory_resource or (TENCENT_MEMORY_RESOURCE if tencent else MEMORY_RESOURCE),
+            memory_unit_bytes=unit_bytes,
+            nic_pools=tuple(_pool(keys) for keys in self.nic_pools),
+            numa=MappingProxyType(dict(self.numa)),
+        )
+        _check_names(settings)
+        return settings
+
+
+assert parse_size(Config().memory_unit) == MEMORY_UNIT_BYTES
+
+
+def load_config(path: str | None) -> Config:
+    """Read a configuration file, or the defaults; raises InputError naming the key at fault."""
+    if path is None:
+        return Config()
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(CONFIG_BYTES_MAX + 1)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}") from error
+    if len(data) > CONFIG_BYTES_MAX:
+        raise InputError(f"{path}: larger than {CONFIG_BYTES_MAX} bytes, which no configuration needs")
+    return parse_config(data, path)
+
+
+def parse_config(data: bytes, name: str) -> Config:
+    """Decode configuration text; raises InputError."""
+    try:
+        content = yaml.safe_load(data)
+    except yaml.YAMLError as error:
+        raise InputError(f"{name}: no YAML: {' '.join(str(error).split())}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name}: no usable YAML: {error}") from error
+    try:
+        config = msgspec.convert({} if content is None else content, Config)
+    except msgspec.ValidationError as error:
+        raise InputError(f"{name}: {error}{_known_keys(str(error))}") from error
+    try:
+        config.sharing()
+        _ = config.gpu_memory_bytes
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
+    return config
+
+
+def _known_keys(message: str) -> str:
+    return f"; known keys: {', '.join(Config.__struct_fields__)}" if "unknown field" in message else ""
+
+
+def _pool(keys: NicPoolKeys) -> NicPool:
+    drivers = None if keys.drivers is None else frozenset(keys.drivers)
+    return NicPool(keys.resource, NicSelector(keys.rdma, keys.function, keys.link, drivers))
+
+
+def _check_names(settings: SharingSettings) -> None:
+    """The kubelet's rule for extended resource names, so that a bad name is refused here and not at registration."""
+    names = [settings.core_resource, settings.memory_resource, *(pool.resource for pool in settings.nic_pools)]
+    for name in names:
+        reserved = "kubernetes.io/" in name or name.startswith("requests.")
+        if reserved or len(name) > RESOURCE_NAME_CHARACTERS_MAX or not _RESOURCE_NAME.fullmatch(name):
+            raise InputError(f"{name!r} is no extended resource name; write one such as example.com/gpu-cores")
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"{twice!r} is given to two resources; give each its own name")
+    strange = next((name for name in settings.numa if name not in names), None)
+    if strange is not None:
+        raise InputError(f"numa: {strange!r} is no resource of this configuration; it has {', '.join(names)}")

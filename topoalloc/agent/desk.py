@@ -1,0 +1,196 @@
+"""The one owner of the ledger: takes the kubelet's calls one at a time, gathers evidence, lets the ledger decide."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from topoalloc.allocation.asking import Preference, ask, valid_set
+from topoalloc.allocation.claiming import Claim, Grant, ProofNeeded, Refusal, claim_devices, names_itself
+from topoalloc.allocation.ledger import Listing, Owner, State, double_use, listed
+from topoalloc.allocation.vacancy import Question
+from topoalloc.kubelet.evidence import Evidence
+from topoalloc.kubelet.plugin_server import Refused
+from topoalloc.placement.board import Board
+from topoalloc.sharing.edits import ContainerEdits, DeviceFiles, Injection, edits_of
+from topoalloc.sharing.inventory import Inventory, Resource
+
+log = logging.getLogger(__name__)
+
+# The kubelet waits without a deadline, and every other pod of the node with it; no call may queue longer than this.
+DESK_WAIT_MAX_S = 3.0
+DECISIONS_KEPT_MAX = 512  # the latest decisions, for `explain` and for bug reports
+# Grants that PodResources has not shown yet are looked for this often, everything else much more rarely: a List has
+# side effects in the kubelet.
+RECONCILE_SOON_S = 1.0
+RECONCILE_LATER_S = 15.0
+PROOF_ROUNDS_MAX = 3  # the second round has every proof the first one asked for; the third is for a change in between
+QUIET_S = 0.25  # no List this soon after a call of the kubelet: the container's next call is about to come
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One call and its answer, as remembered."""
+
+    call: str
+    resource: str
+    owner: Owner
+    ids: tuple[str, ...]
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Injecting:
+    """How granted devices reach a container on this node."""
+
+    injection: Injection
+    files: DeviceFiles
+    cdi_kind: str
+
+
+class Desk:
+    """Serves `prefer` and `allocate` to the plugin servers; `reconcile` to the background."""
+
+    def __init__(
+        self,
+        inventory: Inventory,
+        board: Board,
+        evidence: Evidence,
+        injecting: Injecting,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._inventory = inventory
+        self._board = board
+        self._evidence = evidence
+        self._injecting = injecting
+        self._clock_s = clock_s
+        self._lock = threading.Lock()
+        self._state = State()
+        self._last_call_at_s = 0.0
+        self._next_list_at_s = 0.0
+        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT_MAX)
+
+    @property
+    def state(self) -> State:
+        """The ledger as it is now (an immutable value)."""
+        return self._state
+
+    def prefer(
+        self, resource: Resource, available: tuple[str, ...], must_include: frozenset[str], size: int
+    ) -> tuple[str, ...]:
+        """Answer GetPreferredAllocation; always a valid set, whatever happens."""
+        question = Question(resource, available, must_include, size)
+        with self._held() as held:
+            if not held:
+                log.error("GetPreferredAllocation of %s waited %.0f s for the ledger", resource.name, DESK_WAIT_MAX_S)
+                return valid_set(question)
+            try:
+                preference = self._prefer(question)
+            except Exception:  # an error here would reject the pod and leak its reservation in the kubelet
+                log.exception("placing %d of %s failed, answering any valid set", size, resource.name)
+                return valid_set(question)
+        terms = preference.choice.terms if preference.choice else ()
+        reasons = preference.refusal or tuple(f"{name}={value}" for name, value in terms)
+        self._remember("GetPreferredAllocation", resource, preference.owner, preference.ids, reasons)
+        return preference.ids
+
+    def allocate(self, resource: Resource, ids: frozenset[str]) -> ContainerEdits:
+        """Answer Allocate; raises Refused with what the pod's user should read."""
+        with self._held() as held:
+            if not held:
+                raise Refused(f"topoalloc is busy for {DESK_WAIT_MAX_S:.0f} s already; create the pod again")
+            answer = self._claim(Claim(resource, ids))
+        reasons = (answer.reason,) if isinstance(answer, Refusal) else ()
+        self._remember("Allocate", resource, answer.owner, tuple(sorted(ids)), reasons)
+        if isinstance(answer, Refusal):
+            raise Refused(f"topoalloc: {answer.reason}")
+        injecting = self._injecting
+        return edits_of(self._inventory, resource, ids, injecting.injection, injecting.files, injecting.cdi_kind)
+
+    def rebuild(self) -> bool:
+        """Fill the ledger from PodResources at start; False when it cannot be asked."""
+        with self._lock:
+            return self._list_now()
+
+    def reconcile(self) -> None:
+        """Compare the ledger with PodResources when that is due and no container is in the middle of its calls."""
+        now_s = self._clock_s()
+        if now_s < self._next_list_at_s or now_s - self._last_call_at_s < QUIET_S:
+            return
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._list_now()
+        finally:
+            self._lock.release()
+
+    def set_unhealthy(self, keys: frozenset[str]) -> None:
+        """Remember which devices are out of order, so that none of them is chosen."""
+        with self._lock:
+            self._state = replace(self._state, unhealthy=keys)
+
+    def _prefer(self, question: Question) -> Preference:
+        roster = self._evidence.roster()
+        if roster is None:
+            # Only PodResources can tell whose the halves given so far are; List is safe here, not inside Allocate.
+            self._list_now()
+        state, preference = ask(self._state, self._inventory, self._board, question, roster, self._clock_s())
+        self._keep(state)
+        return preference
+
+    def _claim(self, claim: Claim) -> Grant | Refusal:
+        """Judge a claim, asking the kubelet about each container in its way, in as many rounds as there can be."""
+        named = names_itself(self._state, claim, self._clock_s())
+        roster = None if named else self._evidence.roster()
+        proofs: dict[Owner, bool] = {}
+        for _ in range(PROOF_ROUNDS_MAX):
+            now_s = self._clock_s()
+            state, answer = claim_devices(self._state, self._inventory, claim, roster, proofs, now_s)
+            if not isinstance(answer, ProofNeeded):
+                self._keep(state)
+                return answer
+            for owner in answer.owners:
+                proofs[owner] = self._evidence.holds(owner, state.holdings[owner].ids)
+        raise Refused("topoalloc: the containers in the way change faster than they can be asked about; try again")
+
+    def _list_now(self) -> bool:
+        """Ask PodResources once and take its answer into the ledger."""
+        began_at_s = self._clock_s()
+        containers = self._evidence.listed_containers()
+        if containers is None:
+            self._next_list_at_s = began_at_s + RECONCILE_SOON_S
+            return False
+        known = self._inventory.devices.keys()
+        ours = tuple(replace(item, ids=item.ids & known) for item in containers)
+        self._keep(listed(self._state, Listing(ours, self._state.calls, began_at_s)))
+        unsettled = any(not holding.confirmed for holding in self._state.holdings.values())
+        self._next_list_at_s = began_at_s + (RECONCILE_SOON_S if unsettled else RECONCILE_LATER_S)
+        return True
+
+    def _keep(self, state: State) -> None:
+        twice = double_use(state)
+        assert not twice, f"the ledger gave {twice[0]} to two containers"
+        self._state = state
+
+    @contextmanager
+    def _held(self) -> Iterator[bool]:
+        """The ledger's lock, waited for at most DESK_WAIT_MAX_S."""
+        held = self._lock.acquire(timeout=DESK_WAIT_MAX_S)
+        try:
+            yield held
+        finally:
+            self._last_call_at_s = self._clock_s()
+            if held:
+                self._next_list_at_s = min(self._next_list_at_s, self._last_call_at_s + RECONCILE_SOON_S)
+                self._lock.release()
+
+    def _remember(
+        self, call: str, resource: Resource, owner: Owner, ids: tuple[str, ...], reasons: tuple[str, ...]
+    ) -> None:
+        self.decisions.append(Decision(call, resource.name, owner, ids, reasons))
+        log.info("%s %s for %s: %d devices; %s", call, resource.name, owner, len(ids), "; ".join(reasons) or "granted")

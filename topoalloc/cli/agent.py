@@ -1,0 +1,77 @@
+"""`topoalloc agent`: serve this node, or a recorded machine, to the kubelet until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+
+from topoalloc.agent.config import Config, load_config
+from topoalloc.agent.process import Sockets, running_agent
+from topoalloc.errors import InputError
+from topoalloc.topology.machine import Machine
+from topoalloc.topology.sizes import parse_size
+from topoalloc.topology.sources import discover, load_machine
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="configuration (YAML); defaults without it")
+    parser.add_argument(
+        "--machine", metavar="PATH", action="extend", nargs="+", help="serve this recorded machine, not the live node"
+    )
+    parser.add_argument("--sysfs", metavar="DIR", default="/sys", help="sysfs of the live node (default: /sys)")
+    parser.add_argument("--plugin-dir", metavar="DIR", help="the kubelet's device plugin directory")
+    parser.add_argument("--pod-resources", metavar="SOCKET", help="the kubelet's PodResources socket")
+    parser.add_argument("--pods-api", metavar="SOCKET", help="the kubelet's local pods API socket (1.37 and later)")
+    parser.add_argument("--gpu-memory", metavar="SIZE", help="memory per GPU where no source tells it, such as 80GiB")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT; returns 0 then."""
+    stop = threading.Event()
+
+    def end(signum: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
+    config = load_config(args.config)
+    _log_to_stderr(config.log_level)
+    gpu_memory_bytes = parse_size(args.gpu_memory) if args.gpu_memory else config.gpu_memory_bytes
+
+    def scan() -> Machine:
+        return discover(args.sysfs, gpu_memory_bytes)
+
+    machine = load_machine(args.machine, gpu_memory_bytes) if args.machine else scan()
+    for warning in machine.warnings:
+        logging.getLogger("topoalloc").warning("%s", warning)
+    with running_agent(config, machine, _sockets(args, config), rescan=None if args.machine else scan):
+        stop.wait()
+        logging.getLogger("topoalloc").info("stopping")
+    return 0
+
+
+def _sockets(args: argparse.Namespace, config: Config) -> Sockets:
+    plugin_dir = Path(args.plugin_dir or config.plugin_dir)
+    if plugin_dir.exists() and not plugin_dir.is_dir():
+        raise InputError(f"{plugin_dir} is no directory; --plugin-dir names the kubelet's device-plugins directory")
+    if plugin_dir.is_dir() and not os.access(plugin_dir, os.W_OK):
+        raise InputError(f"{plugin_dir} cannot be written; the agent has to run as root or own it")
+    pod_resources = args.pod_resources or config.pod_resources
+    pods_api = args.pods_api or config.pods_api
+    return Sockets(
+        plugin_dir,
+        Path(pod_resources) if pod_resources else None,
+        Path(pods_api) if pods_api else None,
+    )
+
+
+def _log_to_stderr(level: str) -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )

@@ -1,0 +1,61 @@
+"""What the kubelet can be asked about the pods of this node, from whichever of its sockets exist."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from topoalloc.allocation.demand import PodDemand
+from topoalloc.allocation.ledger import ListedContainer, Owner
+from topoalloc.errors import KubeletError
+from topoalloc.kubelet.pod_resources import PodResources
+from topoalloc.kubelet.pods_api import PodsApi
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Evidence:
+    """Clients of the PodResources and pods API sockets; a source that fails answers None and is tried again."""
+
+    def __init__(self, pod_resources: Path | None, pods_api: Path | None, resources: frozenset[str]) -> None:
+        self._pod_resources = PodResources(pod_resources, resources) if pod_resources else None
+        self._pods_api = PodsApi(pods_api, resources) if pods_api else None
+        self._complaints: dict[str, str] = {}
+
+    def close(self) -> None:
+        if self._pod_resources:
+            self._pod_resources.close()
+        if self._pods_api:
+            self._pods_api.close()
+
+    def roster(self) -> tuple[PodDemand, ...] | None:
+        """The active pods and their requests, or None where the kubelet does not tell."""
+        return self._try("pods API", self._pods_api.roster) if self._pods_api else None
+
+    def listed_containers(self) -> tuple[ListedContainer, ...] | None:
+        """Who holds what by PodResources List, or None. Never called from inside Allocate."""
+        return self._try("PodResources", self._pod_resources.list_containers) if self._pod_resources else None
+
+    def holds(self, owner: Owner, ids: frozenset[str]) -> bool:
+        """Whether a container still holds one of these ids; without an answer it is taken to."""
+        pod_resources = self._pod_resources
+        if pod_resources is None or not owner.named:
+            return True
+        answer = self._try("PodResources Get", lambda: pod_resources.holds(owner, ids))
+        return True if answer is None else answer
+
+    def _try(self, source: str, question: Callable[[], T]) -> T | None:
+        """Ask; a failure is said once until the source answers again or fails in another way."""
+        try:
+            answer = question()
+        except KubeletError as error:
+            if self._complaints.get(source) != str(error):
+                self._complaints[source] = str(error)
+                log.warning("%s: who is being admitted is inferred without it", error)
+            return None
+        if self._complaints.pop(source, None) is not None:
+            log.info("%s answers again", source)
+        return answer

@@ -1,0 +1,69 @@
+"""Reading the node's pods and their requests from the kubelet's local pods API (1.37; k/k KEP 4188)."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from topoalloc.allocation.demand import ContainerDemand, PodDemand
+from topoalloc.errors import KubeletError
+from topoalloc.kubelet.channel import reason_of, unix_channel
+from topoalloc.pb import pods_v1alpha1_pb2 as pb
+from topoalloc.pb.core_v1_pod_pb2 import Container, Pod
+from topoalloc.pb.pods_v1alpha1_pb2_grpc import PodsStub
+
+LIST_TIMEOUT_S = 0.5  # 2 to 5 ms on a live kubelet; the kubelet's own call waits for it
+ENDED_PHASES = frozenset({"Succeeded", "Failed"})
+RESTARTABLE = "Always"  # an init container with this restart policy is a sidecar
+
+
+class PodsApi:
+    """Client of one pods API socket."""
+
+    def __init__(self, socket: Path, resources: frozenset[str]) -> None:
+        self._socket = socket
+        self._resources = resources
+        self._channel = unix_channel(socket)
+        self._stub = PodsStub(self._channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def roster(self) -> tuple[PodDemand, ...]:
+        """The active pods with what their containers ask of us; raises KubeletError."""
+        if not self._socket.exists():
+            raise KubeletError(f"{self._socket} does not exist")
+        try:
+            answer = self._stub.ListPods(pb.ListPodsRequest(), timeout=LIST_TIMEOUT_S)
+            pods = [Pod.FromString(data) for data in answer.pods]
+        except grpc.RpcError as error:
+            raise KubeletError(f"pods API ListPods failed: {reason_of(error)}") from error
+        except DecodeError as error:
+            raise KubeletError(f"pods API ListPods answered something that is no pod: {error}") from error
+        return tuple(pod_demand(pod, self._resources) for pod in pods if pod.status.phase not in ENDED_PHASES)
+
+
+def pod_demand(pod: Pod, resources: frozenset[str]) -> PodDemand:
+    """The part of a pod that concerns us, containers in the kubelet's admission order."""
+    admitted = pod.status.phase == "Running"
+    init = [_container(c, resources, c.restartPolicy != RESTARTABLE, admitted) for c in pod.spec.initContainers]
+    apps = [_container(c, resources, False, admitted) for c in pod.spec.containers]
+    return PodDemand(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid, (*init, *apps))
+
+
+def _container(container: Container, resources: frozenset[str], init: bool, admitted: bool) -> ContainerDemand:
+    limits = ((name, _count(quantity.string)) for name, quantity in container.resources.limits.items())
+    amounts = tuple(sorted((name, count) for name, count in limits if name in resources and count > 0))
+    return ContainerDemand(container.name, amounts, init=init, past_admission=admitted)
+
+
+def _count(text: str) -> int:
+    """An extended resource's quantity; the API server stores it as a whole number, at times with a suffix (`1k`)."""
+    match = re.fullmatch(r"(\d{1,18})(|k|M|G|Ki|Mi|Gi)", text)
+    if match is None:
+        return 0  # not an amount any device list could satisfy
+    factors = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
+    return int(match.group(1)) * factors[match.group(2)]

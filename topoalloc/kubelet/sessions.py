@@ -1,0 +1,123 @@
+"""Keeps every resource registered: looks at the directory, asks `session_state` what to do, and does it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from topoalloc.errors import TopoallocError
+from topoalloc.kubelet import session_state
+from topoalloc.kubelet.plugin_directory import KUBELET_SOCKET, DirectoryWatch, mark_of, new_socket_path
+from topoalloc.kubelet.plugin_server import Desk, DeviceList, PluginServer
+from topoalloc.kubelet.registration import register
+from topoalloc.kubelet.session_state import Seen, Session, Step
+from topoalloc.sharing.inventory import Resource
+
+log = logging.getLogger(__name__)
+
+# The watch is only a hint (its directory can be replaced); a missed event costs this long.
+LOOK_PERIOD_S = 1.0
+# Steps taken in a row for one resource before the others get their turn; BIND, then REGISTER is the longest useful run.
+STEPS_IN_A_ROW_MAX = 3
+
+
+@dataclass(slots=True)
+class _Served:
+    """One resource with its session and the server that carries it."""
+
+    resource: Resource
+    devices: DeviceList
+    session: Session = field(default_factory=Session)
+    server: PluginServer | None = None
+
+
+class Sessions:
+    """All resources' sessions, driven by one thread that calls `run`."""
+
+    def __init__(self, directory: Path, resources: tuple[Resource, ...], desk: Desk) -> None:
+        self._directory = directory
+        self._desk = desk
+        self._served = [_Served(resource, DeviceList(resource)) for resource in resources]
+        self._watch = DirectoryWatch(directory)
+        self._stopping = threading.Event()
+        self._settled = threading.Condition()
+
+    def run(self) -> None:
+        """Keep everything registered until `stop`; then close every server and remove its socket."""
+        try:
+            while not self._stopping.is_set():
+                pause_s = min((self._advance(served) for served in self._served), default=LOOK_PERIOD_S)
+                with self._settled:
+                    self._settled.notify_all()
+                self._watch.wait(pause_s)
+        finally:
+            for served in self._served:
+                self._close(served)
+            self._watch.close()
+
+    def stop(self) -> None:
+        """Ask `run` to end; safe in a signal handler."""
+        self._stopping.set()
+        self._watch.wake()
+
+    def set_unhealthy(self, keys: frozenset[str]) -> None:
+        """Report the devices of these keys Unhealthy, all others Healthy."""
+        for served in self._served:
+            served.devices.set_unhealthy(keys)
+
+    def all_registered(self) -> bool:
+        """Whether the kubelet has every resource: registered and its stream open."""
+        return all(served.session.streamed for served in self._served)
+
+    def wait_registered(self, timeout_s: float) -> bool:
+        """Wait until `all_registered`; False when the time is over first."""
+        with self._settled:
+            return self._settled.wait_for(self.all_registered, timeout_s)
+
+    def _advance(self, served: _Served) -> float:
+        """Take the steps that are due; returns how long nothing new can be due without an event."""
+        for _ in range(STEPS_IN_A_ROW_MAX):
+            seen = self._seen(served)
+            served.session = session_state.observed(served.session, seen)
+            step = session_state.next_step(served.session, seen)
+            if step is Step.WAIT:
+                break
+            served.session = self._taken(served, step, seen)
+        waiting_s = session_state.backoff_s(served.session.failures)
+        return min(LOOK_PERIOD_S, waiting_s) if waiting_s else LOOK_PERIOD_S
+
+    def _seen(self, served: _Served) -> Seen:
+        server = served.server
+        return Seen(
+            kubelet=mark_of(self._directory / KUBELET_SOCKET),
+            own_socket=server is not None and mark_of(server.path) is not None,
+            streams=server.streams if server is not None else 0,
+            now_s=time.monotonic(),
+        )
+
+    def _taken(self, served: _Served, step: Step, seen: Seen) -> Session:
+        """Carry out one step; returns the session after it."""
+        name = served.resource.name
+        try:
+            if step is Step.BIND:
+                self._close(served)
+                path = new_socket_path(self._directory, name)
+                served.server = PluginServer(path, served.resource, served.devices, self._desk, self._watch.wake)
+                return session_state.bound(served.session, seen)
+            assert served.server is not None
+            register(self._directory / KUBELET_SOCKET, served.server.path.name, name)
+            log.info("registered %s with %d devices on %s", name, len(served.resource.devices), served.server.path.name)
+            return session_state.registered(served.session, seen)
+        except TopoallocError as error:
+            session = session_state.failed(served.session, seen)
+            retry_s = session_state.backoff_s(session.failures)
+            log.warning("%s; trying again in %.1f s on a new socket", error, retry_s)
+            return session
+
+    def _close(self, served: _Served) -> None:
+        if served.server is not None:
+            served.server.stop()
+            served.server = None
