@@ -1,8 +1,9 @@
-# One virtual environment, made by `make dev`; every other target uses it.
+# One virtual environment, made on first use; every target runs in it.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PROTOS := $(wildcard proto/topoalloc/pb/*.proto)
+DEMO_MACHINE := tests/machines/dgx-a100-epyc-nps4-10nic.topo-m.txt
 
 .DEFAULT_GOAL := help
 .PHONY: help dev check test test-slow bench demo proto check-proto
@@ -10,14 +11,43 @@ PROTOS := $(wildcard proto/topoalloc/pb/*.proto)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+$(BIN)/.run: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv: install Debian's python3-venv"; exit 1; }
+	@echo "installing topoalloc into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
 $(BIN)/.dev: pyproject.toml
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv: install Debian's python3-venv"; exit 1; }
 	@echo "installing topoalloc and its tools into $(VENV) (a minute or two the first time)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch $@
+	@touch $@ $(BIN)/.run
 
 dev: $(BIN)/.dev ## make the virtual environment with every tool
 
+demo: $(BIN)/.run ## eight pods on a recorded DGX A100 under single-numa-node
+	@$(BIN)/topoalloc simulate --node $(DEMO_MACHINE) --gpu-memory 40GiB --pods deploy/demo/pods.yaml --policy single-numa-node
+
+check: $(BIN)/.dev ## format, lint, types, import directions, generated code
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	@$(MAKE) --no-print-directory check-proto
+
+test: $(BIN)/.dev ## every test that takes seconds
+	$(BIN)/pytest -n auto -m "not slow" $(PYTEST_ARGS)
+
+test-slow: $(BIN)/.dev ## every test, with 10,000 examples per property (about an hour on two cores)
+	TOPOALLOC_SLOW=1 $(BIN)/pytest -n auto --timeout 7200 $(PYTEST_ARGS)
+
+bench: $(BIN)/.dev ## speed and memory, printed and never judged
+	$(BIN)/pytest tests/bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:randomly $(PYTEST_ARGS)
+
 proto: $(BIN)/.dev ## generate topoalloc/pb from proto/
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --mypy_out=. --grpc_python_out=. --mypy_grpc_out=. $(PROTOS)
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --mypy_out=quiet:. \
+	  --grpc_python_out=. --mypy_grpc_out=quiet:. $(PROTOS)
 	@rm -f topoalloc/pb/core_v1_pod_pb2_grpc.py topoalloc/pb/core_v1_pod_pb2_grpc.pyi
+
+check-proto: proto ## fail if the generated code is not what proto/ gives
+	@git diff --exit-code --stat -- topoalloc/pb || { echo "topoalloc/pb is stale: run make proto and commit"; exit 1; }

@@ -96,6 +96,7 @@ def offer_for(question: Question, view: View, wanted_pools: tuple[str, ...], nod
             cores_free=free[ResourceKind.CORE][position],
             memory_units_free=free[ResourceKind.MEMORY][position] if inventory.memory_served else None,
             whole_free=free[ResourceKind.CORE][position] == CORES_PER_GPU and position not in shared,
+            memory_units=inventory.memory_units[position],
         )
         for position in range(len(inventory.gpu_keys))
     )
@@ -105,7 +106,19 @@ def offer_for(question: Question, view: View, wanted_pools: tuple[str, ...], nod
         gpus_fixed=own_cores | own_memory | gpus_must,
         gpus_closed=closed - gpus_must,
         nics_fixed=tuple(_nics_fixed(pool, must, view) for pool in wanted_pools),
+        gpus_idle=_idle(view, inventory.gpu_keys, nics=False),
+        nics_idle=_idle(view, inventory.nic_keys, nics=True),
     )
+
+
+def _idle(view: View, keys: tuple[str, ...], *, nics: bool) -> frozenset[int]:
+    """What nobody holds, offered or not: the next container's choice is judged by it."""
+    held = {
+        device.position
+        for device in (view.inventory.devices[device_id] for device_id in view.foreign)
+        if (device.kind is ResourceKind.NIC) == nics
+    }
+    return frozenset(p for p, key in enumerate(keys) if p not in held and key not in view.unhealthy)
 
 
 def _free_counts(question: Question, view: View, nodes: frozenset[int] | None) -> Mapping[ResourceKind, Counter[int]]:

@@ -1,0 +1,109 @@
+"""The configuration file: every key works, everything else is refused with the key at fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from topoalloc.agent.config import CONFIG_BYTES_MAX, Config, load_config, parse_config
+from topoalloc.errors import InputError
+from topoalloc.sharing.settings import NumaReporting
+from topoalloc.topology.machine import NicFunction, NicLink
+
+
+def test_an_empty_file_gives_the_defaults():
+    assert parse_config(b"", "config.yaml") == Config()
+
+
+def test_no_file_gives_the_defaults():
+    assert load_config(None) == Config()
+
+
+def test_one_line_serves_the_tencent_names():
+    sharing = parse_config(b"resource_names: tencent\n", "config.yaml").sharing()
+
+    assert (sharing.core_resource, sharing.memory_resource) == ("tencent.com/vcuda-core", "tencent.com/vcuda-memory")
+
+
+def test_a_pool_selects_by_rdma_function_link_and_driver():
+    text = b"""
+nic_pools:
+- {resource: example.com/ib, rdma: true, function: vf, link: infiniband, drivers: [mlx5_core]}
+"""
+
+    selector = parse_config(text, "config.yaml").sharing().nic_pools[0].selector
+
+    assert selector.rdma is True
+    assert selector.function is NicFunction.VIRTUAL
+    assert selector.link is NicLink.INFINIBAND
+    assert selector.drivers == {"mlx5_core"}
+
+
+def test_numa_reporting_is_set_by_resource():
+    sharing = parse_config(b"numa: {topoalloc.io/vgpu-core: none}", "config.yaml").sharing()
+
+    assert sharing.numa["topoalloc.io/vgpu-core"] is NumaReporting.NONE
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("memory_units: 256MiB", "unknown field `memory_units`"),
+        ("memory_unit: 1", "memory_unit"),
+        ("memory_unit: 256", "memory_unit"),
+        ("memory_unit: 4KiB", "below 1MiB"),
+        ("resource_names: nvidia", "resource_names"),
+        ("core_resource: gpu", "'gpu' is no extended resource name"),
+        ("core_resource: kubernetes.io/gpu", "no extended resource name"),
+        ("core_resource: requests.example.com/gpu", "no extended resource name"),
+        ("core_resource: UPPER.example.com/gpu", "no extended resource name"),
+        ("core_resource: example.com/gpu-", "no extended resource name"),
+        ("core_resource: topoalloc.io/vgpu-memory", "given to two resources"),
+        ("numa: {topoalloc.io/gpu: node}", "no resource of this configuration"),
+        ("numa: {topoalloc.io/vgpu-core: socket}", "numa"),
+        ("nic_pools: [{rdma: true}]", "resource"),
+        ("nic_pools: [{resource: a.b/c, speed: 1}]", "unknown field `speed`"),
+        ("gpu_memory: lots", "not a size"),
+        ("[1, 2]", "Expected `object`"),
+        ("a: b: c", "no YAML"),
+        ("\x00", "no YAML"),
+        ("&a [*a]", "Expected `object`"),
+    ],
+)
+def test_a_wrong_configuration_is_refused_naming_what_is_wrong(text: str, named: str):
+    with pytest.raises(InputError) as refused:
+        parse_config(text.encode(), "config.yaml")
+
+    assert str(refused.value).startswith("config.yaml: ")
+    assert named in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path):
+    with pytest.raises(InputError, match="No such file"):
+        load_config(str(tmp_path / "absent.yaml"))
+
+
+def test_a_file_beyond_any_configuration_is_refused(tmp_path: Path):
+    path = tmp_path / "huge.yaml"
+    path.write_bytes(b"#" * (CONFIG_BYTES_MAX + 1))
+
+    with pytest.raises(InputError, match="larger than"):
+        load_config(str(path))
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_configuration_or_one_clear_line(data: bytes):
+    try:
+        assert isinstance(parse_config(data, "config.yaml"), Config)
+    except InputError as error:
+        assert "\n" not in str(error)
+
+
+def test_every_key_is_explained_in_the_documentation():
+    text = Path("docs/CONFIGURATION.md").read_text()
+
+    assert [key for key in Config.__struct_fields__ if f"`{key}`" not in text] == []
