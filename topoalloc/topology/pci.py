@@ -43,3 +43,8 @@ class PciPath:
 
     host_bridge: str
     bridges: tuple[PciAddress, ...]
+
+    @property
+    def is_folded(self) -> bool:
+        """The host bridges of a NUMA node are one here, and a bridge element is a whole switch (NCCL XML)."""
+        return self.host_bridge.startswith("numa")
