@@ -256,7 +256,7 @@ def _cpu_doubts(matrix: Matrix) -> Iterator[str]:
     if Title.CPU not in matrix.titles:
         return
     cells = {row.tail[0]: row.label for row in matrix.rows if row.tail[0] not in (None, "N/A")}
-    lists = [(label, CpuSet.from_list(cell)) for cell, label in cells.items() if cell is not None]
+    lists = [(label, CpuSet.from_list(cell)) for cell, label in cells.items()]
     for (label_a, a), (label_b, b) in combinations(lists, 2):
         if a & b not in (a, b, CpuSet()):
             yield f"the CPU lists of {label_a} and {label_b} overlap in part; the table may be cut at the right"
