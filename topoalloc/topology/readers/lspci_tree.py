@@ -15,18 +15,18 @@ from dataclasses import dataclass, field
 from topoalloc.topology.pci import PciAddress, PciPath
 from topoalloc.topology.pci_classes import PciKind
 from topoalloc.topology.readers.lspci_names import NamedFunction, named_function
-from topoalloc.topology.readers.printed_text import plain, printed_lines
+from topoalloc.topology.readers.printed_text import plain_head, printed_lines
 from topoalloc.topology.reading import GpuReading, NicReading, Reading, SourceRefusal, Standing
 
 FUNCTIONS_MAX = 20_000
-# Real trees are seven bridges deep (a GPU below two cascaded switches); PCI has at most 256 buses in a row.
-DEPTH_MAX = 256
+# Real trees are seven bridges deep (a GPU below two cascaded switches); a line is read by recursion.
+DEPTH_MAX = 64
 
 _ROOT = re.compile(r"\[([0-9a-f]{4,8}):([0-9a-f]{2})(?:-[0-9a-f]{2})?\]", re.IGNORECASE)
 _FUNCTION = re.compile(r"([0-9a-f]{2})\.([0-7])", re.IGNORECASE)
 _BUSES = re.compile(r"-\[([0-9a-f]{2})(?:-([0-9a-f]{2}))?\]", re.IGNORECASE)
 _MARGIN = re.compile(r"[ |]*")
-_HEAD = re.compile(r"^\s*-(?:\+-)?\[[0-9a-f]{4,8}:[0-9a-f]{2}\]-", re.MULTILINE | re.IGNORECASE)
+_HEAD = re.compile(r"^[^\S\n]*-(?:\+-)?\[[0-9a-f]{4,8}:[0-9a-f]{2}\]-", re.MULTILINE | re.IGNORECASE)
 _TREE_LINE = re.compile(r"[ |]*(?:[+\\]-|-\+-\[|-\[[0-9a-f]{4})", re.IGNORECASE)
 
 
@@ -64,7 +64,7 @@ class _Tree:
 
 def recognise(head: str) -> bool:
     """Whether the beginning of a file looks like this tree."""
-    return _HEAD.search(plain(head)) is not None
+    return _HEAD.search(plain_head(head)) is not None
 
 
 def parse(text: str, name: str) -> Reading | SourceRefusal:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from topoalloc.topology.cpus import CpuSet
-from topoalloc.topology.readers.printed_text import PrintedText
+from topoalloc.topology.readers.printed_text import LINE_LENGTH_MAX, PrintedText
 from topoalloc.topology.reading import SourceRefusal
 
 # The largest real table has 8 GPUs and 40 NICs; a table is quadratic in this number.
@@ -253,6 +253,8 @@ def _read_row(raw: _RawRow, header: _Header, words: Vocabulary) -> MatrixRow | s
 
 def _joinings(fragments: Sequence[str], words: Vocabulary) -> list[str] | None:
     """The texts a broken row may have been: a break stands between two cells or inside one, at times either."""
+    if sum(map(len, fragments)) > LINE_LENGTH_MAX:
+        return None
     texts = [fragments[0]]
     for previous, fragment in pairwise(fragments):
         before = previous.split()[-1] if previous.strip() else ""
@@ -293,7 +295,7 @@ def _split_cells(text: str, count: int, words: Vocabulary, reasons: list[str]) -
 def _read_tail(tail: str, raw: _RawRow, text: str, header: _Header) -> tuple[str | None, ...] | str:
     """The cells of the titled columns, or why they cannot be told apart."""
     titles = header.titles
-    tokens = tail.split()
+    tokens = tail.replace("N/A", " N/A ").split()  # `0N/A` is two cells, whatever joined them
     wrong = next((token for token in tokens if not _TAIL_TOKEN.fullmatch(token)), None)
     if wrong is not None:
         return f"{wrong[:20]!r} is no cell of the table"

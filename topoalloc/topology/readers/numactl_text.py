@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from topoalloc.topology.cpus import CpuSet
 from topoalloc.topology.machine import Unknown
-from topoalloc.topology.readers.printed_text import plain, printed_lines
+from topoalloc.topology.readers.printed_text import plain_head, printed_lines
 from topoalloc.topology.readers.smi_list import is_prompt
 from topoalloc.topology.reading import NumaReading, Reading, SourceRefusal, Standing
 
@@ -23,7 +23,7 @@ _DISTANCES = re.compile(r"\s*node\s+distances:\s*")
 _NO_DISTANCES = re.compile(r"\s*No distance information available\.?\s*")
 _DISTANCE_HEADER = re.compile(r"\s*node((?:\s+\d{1,4})+)\s*")
 _DISTANCE_ROW = re.compile(r"\s*(\d{1,4}):((?:\s+\d{1,3})+)\s*")
-_HEAD = re.compile(r"^\s*available:\s*\d+\s+nodes?\s*\(|^\s*node\s+\d+\s+cpus:", re.MULTILINE)
+_HEAD = re.compile(r"^[^\S\n]*available: *\d+ +nodes? *\(|^[^\S\n]*node +\d+ +cpus:", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -40,7 +40,7 @@ class _Parts:
 
 def recognise(head: str) -> bool:
     """Whether the beginning of a file looks like this output."""
-    return _HEAD.search(plain(head)) is not None
+    return _HEAD.search(plain_head(head)) is not None
 
 
 def parse(text: str, name: str) -> Reading | SourceRefusal:

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from topoalloc.topology.pci import PciAddress
-from topoalloc.topology.readers.printed_text import plain, printed_lines
+from topoalloc.topology.readers.printed_text import plain_head, printed_lines
 from topoalloc.topology.readers.smi_list import GPUS_MAX, GpuHeading, gpu_heading, is_prompt
 from topoalloc.topology.reading import FarEnd, GpuReading, NvlinkReading, Reading, SourceRefusal, Standing
 
 # 18 links on Hopper and Blackwell, twice that announced; NVML_NVLINK_MAX_LINKS bounds it below this.
 LINKS_MAX = 128
 
-_LINK_LINE = re.compile(r"\s*Link\s+(\d{1,3})\s*:\s*(\S.*?)\s*")
+_LINK_LINE = re.compile(r"\s*Link\s+(\d{1,3})\s*:\s*(\S(?:.*\S)?)\s*")
 _SPEED = re.compile(r"(\d+(?:\.\d+)?)\s*GB/s")
 _REMOTE = re.compile(r"Remote Device\s+([0-9A-Fa-f]+:[0-9A-Fa-f]+:[0-9A-Fa-f]+\.[0-9A-Fa-f]+)\s*:\s*Link\s+(\d{1,3})")
 _INACTIVE = re.compile(r"<?\s*in-?active\s*>?|disabled|down", re.IGNORECASE)
@@ -46,7 +46,7 @@ class _Gpu:
 
 def recognise(head: str) -> bool:
     """Whether the beginning of a file looks like one of the two outputs."""
-    text = plain(head)
+    text = plain_head(head)
     return _HEAD.search(text) is not None and any(gpu_heading(line) for line in text.split("\n"))
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from topoalloc.topology.machine import Unknown
 from topoalloc.topology.pci import PciAddress
 from topoalloc.topology.pci_classes import PciKind, class_code_of, hex_id, kind_of
-from topoalloc.topology.readers.printed_text import PrintedText, plain, printed_lines
+from topoalloc.topology.readers.printed_text import PrintedText, plain_head, printed_lines
 from topoalloc.topology.reading import GpuReading, NicReading, NumaReading, Reading, SourceRefusal, Standing
 
 # A large server shows some hundred functions, with all virtual functions of its NICs a few thousand.
@@ -22,7 +22,9 @@ FUNCTIONS_MAX = 10_000
 NODE_MAX = 1023  # CONFIG_NODES_SHIFT is at most 10
 
 _ADDRESS = r"(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]"
-_HEAD = re.compile(rf"^\s*{_ADDRESS}[\s,;]+(?:[a-z_]+=\S+[\s,;]+)*(?:class=)?(?:0x)?[0-9A-Fa-f]{{6}}\b", re.MULTILINE)
+_HEAD = re.compile(
+    rf"^[^\S\n]*{_ADDRESS}[ \t,;]+(?:[a-z_]+=[^\s,;]*[ \t,;]+)*(?:class=)?(?:0x)?[0-9A-Fa-f]{{6}}\b", re.MULTILINE
+)
 _NODE = re.compile(r"-?\d{1,5}")
 _KEYS = {"class": "class", "numa": "numa", "numa_node": "numa", "node": "numa", "vendor": "vendor", "device": "device"}
 _BARE_KEYS = ("class", "numa")
@@ -41,7 +43,7 @@ class _Function:
 
 def recognise(head: str) -> bool:
     """Whether the beginning of a file looks like such a list."""
-    return _HEAD.search(plain(head)) is not None
+    return _HEAD.search(plain_head(head)) is not None
 
 
 def parse(text: str, name: str) -> Reading | SourceRefusal:

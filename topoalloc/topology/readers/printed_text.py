@@ -52,6 +52,12 @@ def printed_lines(text: str, source: str) -> PrintedText | SourceRefusal:
     return PrintedText(tuple(lines), is_open)
 
 
+def plain_head(head: str) -> str:
+    """The beginning of a file as `recognise` looks at it. Patterns for it must not let `\\s` cross lines, which costs
+    the square of a run of empty lines."""
+    return plain(head[:HEAD_LENGTH_MAX])
+
+
 def plain(text: str) -> str:
     """The text without colours, carriage returns and typographic blanks."""
     return _COLOUR.sub("", text.translate(_BLANKS))

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from topoalloc.topology.machine import MigDevice
-from topoalloc.topology.readers.printed_text import plain, printed_lines
+from topoalloc.topology.readers.printed_text import plain_head, printed_lines
 from topoalloc.topology.reading import GpuReading, Reading, SourceRefusal, Standing
 
 # nvidia-smi numbers no more GPUs than the kernel module drives (NV_MAX_DEVICES, 32 to 64 by driver generation).
@@ -14,7 +14,7 @@ GPUS_MAX = 256
 # The largest count of MIG devices on one GPU is seven; a margin for GPUs to come.
 MIG_DEVICES_MAX = 64
 
-_GPU_LINE = re.compile(r"\s*GPU\s+(\d{1,4}):\s*(\S.*?)\s*\(UUID:\s*(GPU-[0-9A-Za-z-]+)\)\s*")
+_GPU_LINE = re.compile(r"\s*GPU\s+(\d{1,4}):\s*(\S(?:.*\S)?)\s*\(UUID:\s*(GPU-[0-9A-Za-z-]+)\)\s*")
 # Drivers before 470 name a MIG device by its GPU, GPU instance and compute instance: MIG-GPU-<uuid>/7/0.
 _MIG_LINE = re.compile(r"\s*MIG\s+(\S+)\s+Device\s+(\d{1,4}):\s*\(UUID:\s*(MIG-[0-9A-Za-z/-]+)\)\s*")
 _LOST_GPU = re.compile(r"\s*Unable to determine the device handle for", re.IGNORECASE)
@@ -45,7 +45,7 @@ def is_prompt(line: str) -> bool:
 
 def recognise(head: str) -> bool:
     """Whether the beginning of a file looks like this list (the headings of `nvlink -s` look the same)."""
-    text = plain(head)
+    text = plain_head(head)
     return _HEAD.search(text) is not None and _LINKS.search(text) is None and "NVLink information" not in text
 
 

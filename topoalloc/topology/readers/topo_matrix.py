@@ -15,7 +15,7 @@ from topoalloc.topology.cpus import CpuSet
 from topoalloc.topology.machine import LinkClass, Unknown
 from topoalloc.topology.readers import topo_p2p
 from topoalloc.topology.readers.matrix_text import Matrix, MatrixRow, Title, has_rows, read_matrix, vocabulary
-from topoalloc.topology.readers.printed_text import plain, printed_lines
+from topoalloc.topology.readers.printed_text import plain_head, printed_lines
 from topoalloc.topology.reading import (
     GpuReading,
     LinkReading,
@@ -42,13 +42,13 @@ _LEGEND_ENDS = (")", "Self", "NUMA node", "switch", "bridge", "NVLinks")
 # Grace: the node of the CPUs, then the node ids reserved for the memory of MIG instances, of which a GPU has seven.
 _NODE_AND_RESERVED = re.compile(r"(\d+)((?:,\d+-\d+)+)")
 _MIG_INSTANCES = 7
-_HEADER = re.compile(r"^\s*GPU\d+\b.*\bCPU Aff", re.MULTILINE)
+_HEADER = re.compile(r"^[^\S\n]*GPU\d+\b[^\n]*\bCPU Aff", re.MULTILINE)
 _PCIE_ONLY = re.compile(r"topo\s+-mp\b|topo[-_.]?mp\b")
 
 
 def recognise(head: str) -> bool:
     """Whether the beginning of a file looks like this table (damaged ones too, for the refusal to name the damage)."""
-    text = plain(head)
+    text = plain_head(head)
     return (has_rows(text, WORDS) or _HEADER.search(text) is not None) and not topo_p2p.recognise(head)
 
 
@@ -266,8 +266,8 @@ def _cpu_doubts(matrix: Matrix) -> Iterator[str]:
 def _end_doubts(matrix: Matrix) -> Iterator[str]:
     """What may be wrong where the text ends without a line end, for what a cut leaves there can look whole."""
     last = matrix.rows[-1]
-    is_number = any(cell and cell[-1].isdigit() for cell in last.tail)
-    if matrix.is_open and is_number and not any(row.tail == last.tail for row in matrix.rows[:-1]):
+    final = next((cell for cell in reversed(last.tail) if cell is not None), "N/A")
+    if matrix.is_open and final != "N/A" and not any(row.tail == last.tail for row in matrix.rows[:-1]):
         yield f"row {last.label} ends the text without a line end; its last cell may be cut short"
     name = _NIC_LEGEND.fullmatch(matrix.after[-1]) if matrix.after else None
     if name is not None:

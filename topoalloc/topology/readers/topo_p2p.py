@@ -6,20 +6,23 @@ import re
 from itertools import combinations
 
 from topoalloc.topology.readers.matrix_text import Matrix, has_rows, read_matrix, vocabulary
-from topoalloc.topology.readers.printed_text import plain, printed_lines
+from topoalloc.topology.readers.printed_text import plain_head, printed_lines
 from topoalloc.topology.reading import GpuReading, LinkReading, Reading, SourceRefusal, Standing
 
 # CNS, GNS, TNS, NS: chipset, GPU, topology or the capability not supported; DR: disabled by a registry key.
 WORDS = vocabulary("X", "OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 
 _GPU = re.compile(r"GPU(\d{1,4})")
-_OWN_WORD = re.compile(r"^\s*GPU\d+\s.*\b(?:OK|CNS|GNS|TNS|NS|DR|U)(?:\s|$)|^\s*OK\s*=\s*Status Ok", re.MULTILINE)
+_OWN_WORD = re.compile(
+    r"^[^\S\n]*GPU\d+\b[^\n]*[\s|](?:OK|CNS|GNS|TNS|NS|DR|U)(?:[\s|]|$)|^[^\S\n]*OK[^\S\n]*=[^\S\n]*Status Ok",
+    re.MULTILINE,
+)
 _CAPABILITY = re.compile(r"p2p[ ._=-]*([rwnap])\b")
 
 
 def recognise(head: str) -> bool:
     """Whether the beginning of a file looks like this table."""
-    text = plain(head)
+    text = plain_head(head)
     return _OWN_WORD.search(text) is not None and has_rows(text, WORDS)
 
 
