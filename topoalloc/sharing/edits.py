@@ -17,6 +17,10 @@ from topoalloc.sharing.inventory import Device, Inventory, Resource, ResourceKin
 from topoalloc.sharing.settings import CORES_PER_GPU
 from topoalloc.topology.machine import Unknown
 
+# What describes a grant inside a container, by resource; NIC resources have one each, see `nic_variable`.
+CORES_VARIABLE = "TOPOALLOC_CORES"
+WHOLE_GPUS_VARIABLE = "TOPOALLOC_WHOLE_GPUS"
+MEMORY_VARIABLE = "TOPOALLOC_MEMORY"
 NVIDIA_VENDOR = "10de"
 AMD_VENDOR = "1002"
 
@@ -61,7 +65,7 @@ def edits_of(
     )
     keys = tuple(dict.fromkeys(device.key for device in devices))
     if resource.kind is ResourceKind.MEMORY:
-        return ContainerEdits(envs=(("TOPOALLOC_MEMORY", _memory_text(inventory, devices)),))
+        return ContainerEdits(envs=((MEMORY_VARIABLE, _memory_text(inventory, devices)),))
     envs = _nic_envs(resource, keys) if resource.kind is ResourceKind.NIC else _core_envs(devices)
     if injection is Injection.DEVICE_NODES:
         shared = files.every_gpu if resource.kind is ResourceKind.CORE else ()
@@ -78,9 +82,9 @@ def edits_of(
 def _core_envs(devices: list[Device]) -> tuple[tuple[str, str], ...]:
     cores = Counter(device.key for device in devices)
     whole = [key for key, count in cores.items() if count == CORES_PER_GPU]
-    envs = [("TOPOALLOC_CORES", ",".join(f"{key}={count}" for key, count in cores.items()))]
+    envs = [(CORES_VARIABLE, ",".join(f"{key}={count}" for key, count in cores.items()))]
     if whole:
-        envs.append(("TOPOALLOC_WHOLE_GPUS", ",".join(whole)))
+        envs.append((WHOLE_GPUS_VARIABLE, ",".join(whole)))
     return tuple(envs)
 
 
@@ -90,9 +94,13 @@ def _memory_text(inventory: Inventory, devices: list[Device]) -> str:
     return ",".join(f"{key}={count * unit_bytes}" for key, count in units.items())
 
 
+def nic_variable(resource_name: str) -> str:
+    """The variable that names the NICs granted from one pool."""
+    return "TOPOALLOC_" + re.sub(r"[^A-Z0-9]", "_", resource_name.rpartition("/")[2].upper())
+
+
 def _nic_envs(resource: Resource, keys: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    suffix = re.sub(r"[^A-Z0-9]", "_", resource.name.rpartition("/")[2].upper())
-    return ((f"TOPOALLOC_{suffix}", ",".join(keys)),)
+    return ((nic_variable(resource.name), ",".join(keys)),)
 
 
 def _visible_devices(inventory: Inventory, devices: list[Device]) -> str:
