@@ -1,0 +1,143 @@
+"""Runs the real agent and a simulated kubelet against each other over unix sockets, pod by pod."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from topoalloc.admission.pod import Pod
+from topoalloc.agent.config import Config
+from topoalloc.agent.process import Agent, running_agent
+from topoalloc.agent.process import Sockets as AgentSockets
+from topoalloc.cli.simulation.outcome import PodOutcome, outcome_of, unserved
+from topoalloc.errors import KubeletError, MachineError
+from topoalloc.kubelet.simulated.kubelet import SimulatedKubelet
+from topoalloc.kubelet.simulated.process import Sockets
+from topoalloc.kubelet.simulated.settings import Behaviour, KubeletSettings
+from topoalloc.topology.machine import Machine
+
+REGISTER_LIMIT_S = 30.0  # an agent is there in well under a second; this is for a machine in great distress
+WARNINGS_MAX = 50  # of the agent; more of them say the same
+DIRECTORY_PREFIX = "topoalloc-"
+TEMPORARY_PATH_BYTES_MAX = 40  # leaves room for socket names within the 107 bytes of a unix socket's path
+SHORT_TEMPORARY = Path("/tmp")  # noqa: S108 -- mkdtemp makes a private directory in it
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """The outcome of every pod in the order of admission, and what the agent or the kubelet remarked."""
+
+    pods: tuple[PodOutcome, ...]
+    warnings: tuple[str, ...]
+
+
+def rehearse(
+    machine: Machine,
+    config: Config,
+    settings: KubeletSettings,
+    pods: Sequence[Pod],
+    *,
+    seed: int = 0,
+    behaviour: Behaviour | None = None,
+) -> Rehearsal:
+    """Admit the pods in their order. Raises InputError for a configuration that cannot be served on the machine.
+
+    Nothing of it stays behind: sockets and checkpoint lie in a private directory that is removed at the end.
+    """
+    # Pods come faster here than any scheduler sends them, so the limit on PodResources would mislead.
+    behaviour = behaviour or Behaviour(limits_requests=False)
+    with _warnings_of_agent() as warnings, running_node(machine, config, settings, behaviour, seed) as node:
+        admissions = [node.kubelet.admit(pod) for pod in pods]
+        inventory = node.agent.inventory
+    outcomes = tuple(outcome_of(admission, inventory) for admission in admissions)
+    said = [
+        *(
+            f"nobody serves {name} on this node: pods that ask for it are admitted without it"
+            for name in unserved(admissions, inventory)
+        ),
+        *warnings,
+        *(warning for outcome in outcomes for warning in outcome.warnings),
+    ]
+    return Rehearsal(outcomes, tuple(dict.fromkeys(said)))
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An agent and a kubelet that know each other."""
+
+    kubelet: SimulatedKubelet
+    agent: Agent
+    directory: Path
+
+
+@contextmanager
+def running_node(
+    machine: Machine, config: Config, settings: KubeletSettings, behaviour: Behaviour, seed: int
+) -> Iterator[Node]:
+    """A kubelet and an agent that has registered everything it serves; both end with the block."""
+    with _private_directory() as directory:
+        sockets = Sockets.below(directory)
+        for_agent = AgentSockets(
+            sockets.plugin_directory,
+            sockets.pod_resources if behaviour.pod_resources else None,
+            sockets.pods_api if behaviour.pods_api else None,
+        )
+        with (
+            SimulatedKubelet(sockets, machine, settings, behaviour, seed) as kubelet,
+            running_agent(config, machine, for_agent) as agent,
+        ):
+            resources = frozenset(resource.name for resource in agent.inventory.resources)
+            if not kubelet.wait_for(resources, REGISTER_LIMIT_S):
+                raise KubeletError(_not_registered(kubelet, resources))
+            yield Node(kubelet, agent, directory)
+
+
+def _not_registered(kubelet: SimulatedKubelet, resources: frozenset[str]) -> str:
+    lacking = ", ".join(sorted(resources - kubelet.devices.tables.listed.keys())) or "a device list"
+    last = f" ({kubelet.notes[-1]})" if kubelet.notes else ""
+    return f"the agent did not register {lacking} within {REGISTER_LIMIT_S:.0f} s{last}"
+
+
+@contextmanager
+def _private_directory() -> Iterator[Path]:
+    """Where TMPDIR says, unless its name leaves no room for the sockets."""
+    base = Path(tempfile.gettempdir())
+    if len(os.fsencode(base)) > TEMPORARY_PATH_BYTES_MAX:
+        base = SHORT_TEMPORARY
+    try:
+        directory = tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX, dir=base)
+    except OSError as error:
+        raise MachineError(f"{base}: no directory for the sockets can be made there: {error.strerror}") from error
+    with directory as name:
+        yield Path(name)
+
+
+class _Collecting(logging.Handler):
+    """Keeps the first warnings, each once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.messages: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if len(self.messages) < WARNINGS_MAX and message not in self.messages:
+            self.messages.append(message)
+
+
+@contextmanager
+def _warnings_of_agent() -> Iterator[list[str]]:
+    """What the agent logs as a warning or worse, instead of on stderr."""
+    logger, collecting = logging.getLogger("topoalloc"), _Collecting()
+    propagated, logger.propagate = logger.propagate, False
+    logger.addHandler(collecting)
+    try:
+        yield collecting.messages
+    finally:
+        logger.removeHandler(collecting)
+        logger.propagate = propagated
