@@ -29,7 +29,8 @@ TITLES_LENGTH_MAX = 120
 
 TAB_WIDTH = 8
 _RULE_LINE = re.compile(r"[\s|:+=_─━-]*")
-_CONTINUATION = re.compile(r"[A-Z0-9,/\s-]+")
+_CONTINUATION = re.compile(r"(?!\s*(?:GPU|NIC|MIG)\d)[A-Z0-9,/\s-]+")
+_BROKEN_ROW = re.compile(r"\s*((?:GPU|NIC)\d+)\b(?!\s*[:：])")
 _LABEL = r"[A-Za-z][\w.:/-]*"
 _TAIL_TOKEN = re.compile(r"N/A|\d+(?:[,-]\d+)*")
 _TITLES = re.compile(r"(?P<cpu>cpu[^\d]*?)?(?P<numa>numa[^\d]*?)?(?P<gpu_numa>gpunuma[^\d]*)?", re.IGNORECASE)
@@ -130,10 +131,11 @@ def read_matrix(text: PrintedText, words: Vocabulary, source: str) -> Matrix | S
     refusal = _check_labels(labels, source)
     if refusal is not None:
         return refusal
-    header_at, header_lines = _header_lines(lines, first, labels[0])
+    header_at, header_lines = _header_lines(lines, first, labels)
     header = _read_header(header_lines, labels, source)
     if isinstance(header, SourceRefusal):
-        return header
+        broken = _BROKEN_ROW.match(lines[end]) if end < len(lines) else None
+        return SourceRefusal(source, f"row {broken[1]}: no cell behind the label") if broken else header
     rows: list[MatrixRow] = []
     for raw in raw_rows:
         row = _read_row(raw, header, words)
@@ -185,15 +187,21 @@ def _check_labels(labels: Sequence[str], source: str) -> SourceRefusal | None:
     return None
 
 
-def _header_lines(lines: Sequence[str], first: int, label: str) -> tuple[int, list[str]]:
-    """The lines of the header, and where they begin; without a header the place of the first row."""
-    header: list[str] = []
-    for at in range(first - 1, max(-1, first - 1 - FRAGMENTS_MAX), -1):
-        if not _RULE_LINE.fullmatch(lines[at]):
-            header.insert(0, lines[at])
-        if lines[at].lstrip().startswith(label):
-            return at, header
-    return first, []
+def _header_lines(lines: Sequence[str], first: int, labels: Sequence[str]) -> tuple[int, list[str]]:
+    """The lines of the header, and where they begin; without a header the place of the first row.
+
+    The header is the last block of lines before the first row, from the block's first line that begins with a label.
+    """
+    end = first
+    while end and _RULE_LINE.fullmatch(lines[end - 1]):
+        end -= 1
+    start = end
+    while start and lines[start - 1].strip() and end - start < FRAGMENTS_MAX:
+        start -= 1
+    begin = next((at for at in range(start, end) if lines[at].lstrip().startswith(tuple(labels))), None)
+    if begin is None:
+        return first, []
+    return begin, [line for line in lines[begin:end] if not _RULE_LINE.fullmatch(line)]
 
 
 def _read_header(header: Sequence[str], labels: Sequence[str], source: str) -> _Header | SourceRefusal:
