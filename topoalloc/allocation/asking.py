@@ -57,11 +57,6 @@ def ask(
     state, owner = unnamed_owner(state, inventory, resource, now_s)
     view = view_for(state, inventory, owner)
     choice = _guessed(board, question, view)
-    if isinstance(choice, NoChoice) and view.own:
-        # What this call asks does not fit beside what the speaker has: another container has begun to speak.
-        state, owner = _new_owner(state)
-        view = view_for(state, inventory, owner)
-        choice = _guessed(board, question, view)
     talk = Conversation(owner, "", None, (resource, question.size), _last_ids(state, owner), now_s)
     return replace(state, conversation=talk), _preference(question, view, owner, who.reason, choice)
 
@@ -119,6 +114,8 @@ def _attempts(
 
 def _guessed(board: Board, question: Question, view: View) -> Choice | NoChoice:
     """Place one resource of a container whose request is unknown, next to what it holds already.
+
+    What does not fit there may be another container's: that cannot be told, and a refusal is safer than a split.
 
     Where it holds nothing yet the usual partner is assumed: a NIC for every GPU and a GPU for every NIC. A wrong
     guess only costs closeness: nothing but the resource asked for is given.

@@ -196,7 +196,7 @@ def _confirmed(known: Holding | None, ids: frozenset[str], taken: frozenset[str]
 
 def _named(conversation: Conversation | None, shown: Mapping[Owner, frozenset[str]]) -> Conversation | None:
     """The conversation under the name of the container that the latest grant turned out to belong to."""
-    if conversation is None or not conversation.last_ids or conversation.owner in shown:
+    if conversation is None or not conversation.last_ids:
         return conversation
     owner = next((owner for owner, ids in sorted(shown.items()) if conversation.last_ids <= ids), None)
     return conversation if owner is None else replace(conversation, owner=owner)
