@@ -362,8 +362,10 @@ def _split_by_affinity(devices: DeviceView, free: frozenset[str], affinity: int 
     """Free devices with a node in the affinity, with nodes elsewhere only, and without any node."""
     if affinity is None or not devices.has_topology:
         return _Split(frozenset(), frozenset(), free)
-    with_nodes = frozenset(device for device in free if devices.nodes.get(device))
-    aligned = frozenset(device for device in with_nodes if partial_mask_of(devices.nodes.get(device) or ()) & affinity)
+    nodes_of = {device: nodes for device in free if (nodes := devices.nodes.get(device))}
+    inside = {nodes for nodes in set(nodes_of.values()) if partial_mask_of(nodes) & affinity}
+    aligned = frozenset(device for device, nodes in nodes_of.items() if nodes in inside)
+    with_nodes = frozenset(nodes_of)
     return _Split(aligned, with_nodes - aligned, free - with_nodes)
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from topoalloc.admission.cpus import CpuManager, CpuState
-from topoalloc.admission.hints import DeviceView, Hint, Hints, ProviderAnswer
+from topoalloc.admission.hints import DeviceView, Hint, Hints, ProviderAnswer, devices_by_mask
 from topoalloc.admission.memory import MemoryState
-from topoalloc.admission.numa_mask import partial_mask_of, text_of, width_then_value
+from topoalloc.admission.numa_mask import text_of, width_then_value
 from topoalloc.admission.policy import NumaInfo, Options, Policy, merge
 
 MASKS_SHOWN_MAX = 4  # a message that lists more sets of nodes is not read
@@ -67,13 +67,7 @@ class Explanation:
 
 def device_supply(view: DeviceView, request: int) -> Supply:
     """Devices by the nodes they are on; those without a node count nowhere."""
-    total: dict[int, int] = {}
-    free: dict[int, int] = {}
-    for device, nodes in view.nodes.items():
-        mask = partial_mask_of(nodes or ())
-        total[mask] = total.get(mask, 0) + 1
-        free[mask] = free.get(mask, 0) + (device in view.free)
-    return Supply(request, total, free)
+    return Supply(request, devices_by_mask(view, view.nodes), devices_by_mask(view, view.free))
 
 
 def cpu_supply(manager: CpuManager, state: CpuState, request: int) -> Supply:

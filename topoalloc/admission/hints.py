@@ -96,8 +96,8 @@ def _generate(
     reusable: frozenset[str],
     hint_nodes: HintNodes,
 ) -> tuple[Hint, ...]:
-    total = _by_mask(view, view.nodes)
-    free = _by_mask(view, available)
+    total = devices_by_mask(view, view.nodes)
+    free = devices_by_mask(view, available)
     bound_nodes = _node_masks_of_reusable(view, reusable)
     nodes = _enumerated_nodes(total, machine_nodes, hint_nodes)
     width_min = len(nodes)
@@ -114,9 +114,12 @@ def _generate(
     return tuple(Hint(mask, mask.bit_count() == width_min) for mask in masks)
 
 
-def _by_mask(view: DeviceView, devices: Iterable[str]) -> Counter[int]:
+def devices_by_mask(view: DeviceView, devices: Iterable[str]) -> Counter[int]:
     """How many devices have which set of nodes: enumeration then costs per set, not per device."""
-    return Counter(partial_mask_of(view.nodes.get(device) or ()) for device in devices)
+    by_mask: Counter[int] = Counter()
+    for nodes, count in Counter(view.nodes.get(device) or () for device in devices).items():
+        by_mask[partial_mask_of(nodes)] += count
+    return by_mask
 
 
 def _node_masks_of_reusable(view: DeviceView, reusable: frozenset[str]) -> list[int]:
