@@ -134,8 +134,9 @@ def _in_listing_order(ids: frozenset[str], inventory: Inventory) -> tuple[str, .
 
 def _numa_nodes(machine: Machine, got: Granted) -> tuple[int, ...] | None:
     """The nodes of a container's devices; None where it has none or the node of one is unknown."""
-    ids = {*(share.id for share in got.gpus), *got.nics}
-    nodes = [device.numa_node for device in (*machine.gpus, *machine.nics) if device.id in ids]
+    gpu_ids = {share.id for share in got.gpus}
+    nodes = [gpu.numa_node for gpu in machine.gpus if gpu.id in gpu_ids]
+    nodes.extend(nic.numa_node for nic in machine.nics if nic.id in got.nics)
     told = [node for node in nodes if not isinstance(node, Unknown)]
     return tuple(sorted(set(told))) if told and len(told) == len(nodes) else None
 
