@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from topoalloc.placement.nearness import Block, NicClass, Part, mask_of, nested_blocks, nic_classes, parts_of
+from topoalloc.placement.nearness import Block, NicClass, mask_of, nested_blocks, nic_classes, parts_of
+from topoalloc.placement.pairing import Pairings
 from topoalloc.placement.rates import (
     PCIE_POINTS,
     home,
@@ -25,9 +26,10 @@ Matrix = tuple[tuple[int, ...], ...]
 class Board:
     """Position i stands for `machine.gpus[i]` or `machine.nics[i]`; a set of devices is a bit mask of positions.
 
-    `bandwidth` (GB/s) and `locality` (points) of every pair of GPUs; `blocks`, `nic_classes` and `parts` say which
-    NICs are near (see `nearness`). `twins`: sets of GPUs that nothing tells apart. `tables` is None beyond 16 GPUs.
-    `memo` only remembers answers of `choose`, which depend on nothing but its arguments; it is no part of the value.
+    `bandwidth` (GB/s) and `locality` (points) of every pair of GPUs; `blocks` and `nic_classes` say which NICs are
+    near (see `nearness`), `classes_of_block` which classes lie in a block. `twins`: sets of GPUs that nothing tells
+    apart. `tables` is None beyond 16 GPUs. `pairings` and `memo` only remember what was worked out from the rest (and,
+    `memo`, from the arguments of `choose`): they are no part of the value.
     """
 
     gpu_ids: tuple[str, ...]
@@ -36,9 +38,10 @@ class Board:
     locality: Matrix
     blocks: tuple[Block, ...]
     nic_classes: tuple[NicClass, ...]
-    parts: tuple[Part, ...]
+    classes_of_block: tuple[tuple[int, ...], ...]
     twins: tuple[int, ...]
     tables: SubsetTables | None
+    pairings: Pairings = field(compare=False, repr=False)
     memo: dict[object, object] = field(default_factory=dict, compare=False, repr=False)
 
     @property
@@ -51,6 +54,7 @@ def board_of(machine: Machine) -> Board:
     """The board of a machine. With 16 GPUs this takes about a second, with 8 about a millisecond."""
     bandwidth, locality = _pairs(machine)
     blocks = nested_blocks(_nic_distances(machine))
+    classes = nic_classes(blocks, len(machine.nics))
     count = len(machine.gpus)
     return Board(
         gpu_ids=tuple(gpu.id for gpu in machine.gpus),
@@ -58,10 +62,13 @@ def board_of(machine: Machine) -> Board:
         bandwidth=bandwidth,
         locality=locality,
         blocks=blocks,
-        nic_classes=nic_classes(blocks, len(machine.nics)),
-        parts=parts_of(blocks, count),
+        nic_classes=classes,
+        classes_of_block=tuple(
+            tuple(number for number, nics in enumerate(classes) if index in nics.blocks) for index in range(len(blocks))
+        ),
         twins=_twins(bandwidth, locality, blocks),
         tables=subset_tables(bandwidth, locality) if count <= SUBSET_TABLE_GPUS_MAX else None,
+        pairings=Pairings(parts_of(blocks, count)),
     )
 
 

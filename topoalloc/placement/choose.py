@@ -5,9 +5,9 @@ Integers only; the last term is the lowest mask of positions, so no two answers 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from topoalloc.placement.ask import Ask, ask_of
+from topoalloc.placement.ask import Ask, ask_of, whole_free
 from topoalloc.placement.board import Board
 from topoalloc.placement.large import best_large
 from topoalloc.placement.nearness import positions
@@ -45,17 +45,32 @@ class NoChoice:
 
 def choose(board: Board, want: Want, offer: Offer) -> Choice | NoChoice:
     """The best answer to a want, or why there is none. Same arguments, same answer."""
+    if want.memory_units or 0 < want.cores < CORES_WHOLE:
+        return _chosen(board, want, offer)
+    # All that an answer without memory and shares depends on.
+    gpus = len(offer.gpus), whole_free(offer), offer.gpus_fixed, offer.gpus_closed, offer.gpus_idle
+    key = want, gpus, offer.nics_free, offer.nics_fixed, offer.nics_idle
+    known = board.memo.get(key)
+    if isinstance(known, Choice | NoChoice):
+        return known
+    answer = _chosen(board, want, offer)
+    if len(board.memo) >= MEMO_MAX:
+        board.memo.clear()
+    board.memo[key] = answer
+    return answer
+
+
+def _chosen(board: Board, want: Want, offer: Offer) -> Choice | NoChoice:
     fault = malformed(board, want, offer)
     if fault is not None:
         return NoChoice((fault,))
-    ask = ask_of(board, want, offer)
-    reasons = reasons_against(board, want, offer, ask)
-    if reasons:
-        return NoChoice(reasons)
+    ask = ask_of(want, offer)
+    if not ask.satisfiable():
+        return NoChoice(reasons_against(board, want, offer, ask))
     found = _search(board, ask, want, offer)
     return Choice(
         gpus=positions(found.gpus),
-        nics=tuple(map(positions, found.nics)),
+        nics=tuple(map(positions, found.picked.nics)),
         terms=terms_of(board, ask, want, offer, found),
     )
 
@@ -68,4 +83,4 @@ def _search(board: Board, ask: Ask, want: Want, offer: Offer) -> Found:
     else:
         found = Found(0, pick_nics(board, ask, 0), complete=True)
     # Pools that share NICs take turns, which need not be the best for them together.
-    return found if not ask.entangled else Found(found.gpus, found.nics, complete=False)
+    return found if not ask.entangled else replace(found, complete=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from topoalloc.placement.ask import Ask
 from topoalloc.placement.board import Board
 from topoalloc.placement.leftover import set_bandwidths
@@ -26,7 +28,7 @@ def best_large(board: Board, ask: Ask) -> Found:
         complete = False
     fastest = keep_best(sets, set_bandwidths(board, sets))
     found = best_of_fastest(board, ask, fastest)
-    return Found(found.gpus, found.nics, found.complete and complete)
+    return found if complete else replace(found, complete=False)
 
 
 def set_count(classes: list[tuple[int, ...]], size: int) -> int:

@@ -44,6 +44,16 @@ def left_localities(board: Board, rests: Sequence[int]) -> list[int]:
     return [table[gpus] for gpus in rests]
 
 
+def left_bandwidth_flat(board: Board, size: int) -> bool:
+    """Whether all rests of this size are known to be worth the same in bandwidth."""
+    return board.tables is not None and board.tables.bandwidth_left_flat[size]
+
+
+def left_locality_flat(board: Board, size: int) -> bool:
+    """The same in points."""
+    return board.tables is not None and board.tables.locality_left_flat[size]
+
+
 def _pair_sum(pairs: Matrix, gpus: int) -> int:
     members = positions(gpus)
     total = 0

@@ -15,11 +15,13 @@ from topoalloc.topology.machine import LinkClass
 # A closeness is four counts in one integer, the most important first: NICs paired with a GPU below the same switch
 # (PIX or PXB), below the same host bridge or nearer, in the same NUMA node or nearer, and one bridge away (PIX).
 # Integers of this kind can be added, and compare like the tuple of their counts.
-COUNT_BITS = 20  # a PCI domain has 65,536 functions, so no count comes near 2^20
+COUNT_BITS = 20  # one of them a guard; a PCI domain has 65,536 functions, so no count comes near 2^19
 LEVELS = (LinkClass.PXB, LinkClass.PHB, LinkClass.NODE, LinkClass.PIX)
 CLOSENESS_BITS = COUNT_BITS * len(LEVELS)
 _COUNT_MASK = (1 << COUNT_BITS) - 1
 _SHIFTS = tuple(COUNT_BITS * place for place in reversed(range(len(LEVELS))))
+_ONES = sum(1 << shift for shift in _SHIFTS)
+_GUARDS = _ONES << COUNT_BITS - 1
 
 # Tables over the GPUs of one part have at most 2^8 rows.
 PART_GPUS_MAX = 8
@@ -47,10 +49,14 @@ class NicClass:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Blocks that share a small set of GPUs, or one wide block (`wide`) of which only the number of GPUs counts."""
+    """Blocks that share a small set of GPUs, or one wide block (`wide`) of which only the number of GPUs counts.
+
+    `gpus` and `nics` are the unions of its blocks'.
+    """
 
     gpus: int
-    blocks: tuple[int, ...]
+    nics: int
+    blocks: tuple[Block, ...]
     wide: bool
 
 
@@ -59,9 +65,22 @@ def counts_of(closeness: int) -> tuple[int, ...]:
     return tuple(closeness >> shift & _COUNT_MASK for shift in _SHIFTS)
 
 
-def capped(closeness: int, count_max: int) -> int:
-    """The closeness with every count at most `count_max`."""
-    return sum(min(closeness >> shift & _COUNT_MASK, count_max) << shift for shift in _SHIFTS)
+def evenly(count: int) -> int:
+    """The closeness with this count at every level."""
+    return count * _ONES
+
+
+def capped(closeness: int, most: int) -> int:
+    """The closeness with no count above that of `most`."""
+    return closeness - excess(closeness, most)
+
+
+def excess(closeness: int, less: int) -> int:
+    """By how much each count exceeds that of `less`, as a closeness."""
+    # A guard bit above each count survives the subtraction exactly where nothing has to be borrowed.
+    difference = (closeness | _GUARDS) - less
+    exceeding = difference & _GUARDS
+    return difference & (exceeding - (exceeding >> COUNT_BITS - 1))
 
 
 def nested_blocks(classes: Sequence[Sequence[LinkClass]]) -> tuple[Block, ...]:
@@ -98,51 +117,34 @@ def nic_classes(blocks: tuple[Block, ...], nic_count: int) -> tuple[NicClass, ..
 def parts_of(blocks: tuple[Block, ...], gpu_count: int) -> tuple[Part, ...]:
     """The blocks in few parts of few GPUs each, so that sums over blocks become one look-up for each part."""
     gpus_max = min(PART_GPUS_MAX, max(1, (gpu_count + 1) // 2))
-    parts: list[tuple[int, list[int]]] = []
-    wide: list[Part] = []
-    order = sorted(range(len(blocks)), key=lambda index: -blocks[index].gpus.bit_count())
-    for index in order:
-        gpus = blocks[index].gpus
-        if gpus.bit_count() > gpus_max:
-            wide.append(Part(gpus, (index,), wide=True))
+    wide = [block for block in blocks if block.gpus.bit_count() > gpus_max]
+    groups: list[list[Block]] = []
+    for block in sorted(blocks, key=lambda block: -block.gpus.bit_count()):
+        if block in wide:
             continue
-        slot = next((i for i, (mask, _) in enumerate(parts) if mask & gpus == gpus), None)
-        if slot is None:
-            slot = next((i for i, (mask, _) in enumerate(parts) if (mask | gpus).bit_count() <= gpus_max), None)
-        if slot is None:
-            parts.append((gpus, [index]))
+        unions = [mask_union(other.gpus for other in group) for group in groups]
+        inside = [slot for slot, gpus in enumerate(unions) if block.gpus & ~gpus == 0]
+        beside = [slot for slot, gpus in enumerate(unions) if (block.gpus | gpus).bit_count() <= gpus_max]
+        if inside or beside:
+            groups[(inside or beside)[0]].append(block)
         else:
-            parts[slot] = (parts[slot][0] | gpus, [*parts[slot][1], index])
-    return (*wide, *(Part(gpus, tuple(indices), wide=False) for gpus, indices in parts))
+            groups.append([block])
+    return (*(_part([block], wide=True) for block in wide), *(_part(group, wide=False) for group in groups))
 
 
-def block_sums(
-    blocks: tuple[Block, ...], parts: tuple[Part, ...], gpu_sets: Sequence[int], seats: int, nics: int
-) -> list[int]:
-    """For each GPU set the closeness of the best pairing with these NICs, `seats` NICs at each GPU."""
-    totals = [0] * len(gpu_sets)
-    limits = [(block.nics & nics).bit_count() for block in blocks]
-    for part in parts:
-        mask = part.gpus
-        if part.wide:
-            block, limit = blocks[part.blocks[0]], limits[part.blocks[0]]
-            totals = [
-                total + block.weight * min(seats * (gpus & mask).bit_count(), limit)
-                for total, gpus in zip(totals, gpu_sets, strict=True)
-            ]
-            continue
-        inside = [gpus & mask for gpus in gpu_sets]
-        rows = [(blocks[i].gpus, blocks[i].weight, limits[i]) for i in part.blocks if limits[i]]
-        table = {
-            gpus: sum([weight * min(seats * (gpus & mask).bit_count(), limit) for mask, weight, limit in rows])
-            for gpus in set(inside)
-        }
-        totals = [total + table[gpus] for total, gpus in zip(totals, inside, strict=True)]
-    return totals
+def _part(blocks: list[Block], *, wide: bool) -> Part:
+    gpus, nics = mask_union(block.gpus for block in blocks), mask_union(block.nics for block in blocks)
+    return Part(gpus, nics, tuple(blocks), wide)
+
+
+# Positions are asked for at every choice; up to 8 GPUs they are looked up.
+_POSITIONS_OF_BYTE = tuple(tuple(bit for bit in range(8) if byte >> bit & 1) for byte in range(256))
 
 
 def positions(mask: int) -> tuple[int, ...]:
     """The positions of the bits of a mask, ascending."""
+    if mask < len(_POSITIONS_OF_BYTE):
+        return _POSITIONS_OF_BYTE[mask]
     found: list[int] = []
     while mask:
         low = mask & -mask
@@ -157,6 +159,14 @@ def mask_of(members: Iterable[int]) -> int:
     for position in members:
         mask |= 1 << position
     return mask
+
+
+def mask_union(masks: Iterable[int]) -> int:
+    """The union of masks."""
+    union = 0
+    for mask in masks:
+        union |= mask
+    return union
 
 
 def _joined(rows: Sequence[int]) -> list[tuple[int, int]]:

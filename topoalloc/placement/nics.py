@@ -7,184 +7,166 @@ time ends at the best set (Murota, Discrete Convex Analysis, 2003).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from heapq import nlargest
-from itertools import chain, combinations
 
-from topoalloc.placement.ask import Ask, PoolAsk
+from topoalloc.placement.ask import Ask, PoolAsk, groups_of
 from topoalloc.placement.board import Board
 from topoalloc.placement.leftover import left_localities
-from topoalloc.placement.nearness import CLOSENESS_BITS, block_sums, capped
+from topoalloc.placement.nearness import CLOSENESS_BITS, Block, capped, evenly, excess, mask_union
 
 # Trying a set of GPUs means choosing its NICs, some 20 us each. Bounds are nearly always met at the first few sets.
 TRIALS_MAX = 128
 
+# Below any sum of changes to a value.
+_NOTHING_FREE = -(1 << 4 * CLOSENESS_BITS)
 
-# What a set of GPUs can reach at best, the higher the better: the terms before NIC closeness, NIC closeness, the terms
-# after it, closeness left for the GPUs that stay free, leftover locality, the lowest mask.
-Hope = tuple[tuple[int, ...], int, tuple[int, ...], int, int, int]
+# What a set of GPUs can reach at best, the higher the better: NIC closeness, the terms after it, closeness left for the
+# GPUs that stay free, leftover locality, the lowest mask.
+Hope = tuple[int, tuple[int, ...], int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """NICs of each pool (masks), how close they are to their GPUs, and how close free NICs stay to free GPUs."""
+
+    nics: tuple[int, ...]
+    near: int
+    spare: int
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The set chosen, the NICs of each pool (masks), and whether the search saw everything it had to."""
+    """The set chosen with its NICs, and whether nothing better exists (else a search limit was reached)."""
 
     gpus: int
-    nics: tuple[int, ...]
+    picked: Picked
     complete: bool
 
 
-def seats_of(count: int, gpus: int) -> int:
-    """How many of `count` NICs belong to each GPU of a set: as evenly as can be."""
-    size = gpus.bit_count()
+def seats_of(count: int, size: int) -> int:
+    """How many of `count` NICs belong to each of `size` GPUs: as evenly as can be."""
     return -(-count // size) if size else 0
 
 
-def closeness(board: Board, count: int, gpus: int, nics: int) -> int:
-    """The closeness of these NICs to these GPUs; `count` NICs are shared out over the GPUs."""
-    return sum_of(board, gpus, seats_of(count, gpus), nics)
-
-
-def spare(board: Board, rest: int, nics: int) -> int:
-    """How close NICs that stay free are to GPUs that stay free, one for each GPU."""
-    return sum_of(board, rest, 1, nics)
-
-
-def sum_of(board: Board, gpus: int, seats: int, nics: int) -> int:
-    """The closeness of the best pairing of these NICs with these GPUs, `seats` at each GPU."""
-    total = 0
-    for block in board.blocks:
-        total += block.weight * min(seats * (block.gpus & gpus).bit_count(), (block.nics & nics).bit_count())
-    return total
-
-
-def closeness_bounds(board: Board, pools: tuple[PoolAsk, ...], gpu_sets: list[int]) -> list[int]:
-    """What no choice of NICs can exceed for each set; reached where no pool is partly fixed or entangled.
-
-    All sets have the same number of GPUs.
-    """
+def closeness_bounds(board: Board, ask: Ask, gpu_sets: list[int]) -> list[int]:
+    """What no choice of NICs can exceed for each set; reached where no pool is partly fixed or entangled."""
     totals = [0] * len(gpu_sets)
-    for pool in pools:
-        seats = seats_of(pool.count, gpu_sets[0])
-        sums = block_sums(board.blocks, board.parts, gpu_sets, seats, pool.reach)
-        caps = {value: capped(value, pool.count) for value in set(sums)}
-        totals = [total + caps[value] for total, value in zip(totals, sums, strict=True)]
+    for pool in ask.pools:
+        near = _closeness_bound(board, ask, pool, gpu_sets)
+        totals = [total + value for total, value in zip(totals, near, strict=True)] if any(totals) else near
     return totals
 
 
-def spare_bounds(board: Board, ask: Ask, rests: list[int]) -> list[int]:
-    """What no choice of NICs can exceed in closeness left for the GPUs that stay free."""
+def _closeness_bound(board: Board, ask: Ask, pool: PoolAsk, gpu_sets: list[int]) -> list[int]:
+    sums = board.pairings.closenesses(gpu_sets, seats_of(pool.count, ask.size), pool.reach)
+    if pool.count % ask.size == 0:
+        return sums
+    most = evenly(pool.count)
+    return [capped(value, most) for value in sums]
+
+
+def spare_bounds(board: Board, ask: Ask, gpu_sets: list[int], near: list[int]) -> list[int]:
+    """What no choice of NICs can exceed in closeness of the NICs that stay free to the GPUs that do, one for each.
+
+    `near`: the closeness bounds of the sets.
+    """
+    rests = [ask.idle & ~gpus for gpus in gpu_sets]
     if not ask.pools:
-        return block_sums(board.blocks, board.parts, rests, 1, ask.nics_idle) if ask.nics_idle else [0] * len(rests)
+        return board.pairings.closenesses(rests, 1, ask.nics_idle)
     totals = [0] * len(rests)
     for pool in ask.pools:
-        left = pool.free & ~pool.fixed
-        sums = block_sums(board.blocks, board.parts, rests, 1, left)
-        totals = [total + value for total, value in zip(totals, sums, strict=True)]
+        sums = board.pairings.closenesses(rests, 1, pool.free & ~pool.fixed)
+        if pool.fixed or ask.entangled:
+            totals = [total + value for total, value in zip(totals, sums, strict=True)]
+            continue
+        # The nearest NICs must come from their blocks, and only so many of those are not missed by the GPUs that stay.
+        near = near if len(ask.pools) == 1 else _closeness_bound(board, ask, pool, gpu_sets)
+        unmissed = board.pairings.unmissed(gpu_sets, seats_of(pool.count, ask.size), pool.free, ask.idle)
+        totals = [
+            total + value - excess(close, free)
+            for total, value, close, free in zip(totals, sums, near, unmissed, strict=True)
+        ]
     return totals
 
 
-def pick_nics(board: Board, ask: Ask, gpus: int) -> tuple[int, ...]:
-    """The NICs of every pool for this set of GPUs; `ask` is known to be satisfiable.
-
-    Pools that share NICs take turns in their order, each leaving enough for the later ones.
-    """
-    rest = ask.idle & ~gpus
-    if not ask.entangled:
-        return tuple(_picked(board, pool, seats_of(pool.count, gpus), gpus, rest) for pool in ask.pools)
-    picks: list[int] = []
-    for number, pool in enumerate(ask.pools):
-        gone, taken = mask_union(picks), pool.fixed
-        while taken.bit_count() < pool.count:
-            free = pool.free & ~gone & ~reserved(ask.pools[number + 1 :], gone | taken)
-            step = PoolAsk(taken.bit_count() + 1, free | taken, taken)
-            taken = _picked(board, step, seats_of(pool.count, gpus), gpus, rest)
-        picks.append(taken)
-    return tuple(picks)
+def spare_ceiling(ask: Ask) -> int:
+    """What no set of GPUs and no choice of NICs can exceed in closeness left: every NIC or every GPU is served."""
+    left_over = ask.idle.bit_count() - ask.size
+    if not ask.pools:
+        return evenly(min(left_over, ask.nics_idle.bit_count()))
+    return sum(evenly(min(left_over, pool.free.bit_count() - pool.count)) for pool in ask.pools)
 
 
-def _picked(board: Board, pool: PoolAsk, seats: int, gpus: int, rest: int) -> int:
-    """The fixed NICs and the best further ones of one pool."""
-    taken = pool.fixed
-    missing = pool.count - taken.bit_count()
-    if not missing:
-        return taken
-    blocks = board.blocks
-    room = [seats * (block.gpus & gpus).bit_count() - (block.nics & taken).bit_count() for block in blocks]
-    surplus = [(block.nics & pool.free & ~taken).bit_count() - (block.gpus & rest).bit_count() for block in blocks]
-    for _ in range(missing):
-        best: int | None = None
-        best_blocks: tuple[int, ...] = ()
-        lowest = 0
-        for nic_class in board.nic_classes:
-            free = nic_class.nics & pool.free & ~taken
-            if not free:
-                continue
-            value = 0
-            for index in nic_class.blocks:
-                weight = blocks[index].weight
-                value += weight << CLOSENESS_BITS if room[index] > 0 else 0
-                value -= weight if surplus[index] <= 0 else 0
-            nic = free & -free
-            if best is None or value > best or (value == best and nic < lowest):
-                best, best_blocks, lowest = value, nic_class.blocks, nic
-        assert best is not None, "more NICs asked than free"
-        taken |= lowest
-        for index in best_blocks:
-            room[index] -= 1
-            surplus[index] -= 1
-    return taken
-
-
-def settle(
-    board: Board, ask: Ask, sets: list[int], before: list[tuple[int, ...]], middle: list[tuple[int, ...]]
-) -> Found:
+def settle(board: Board, ask: Ask, sets: list[int], near: list[int], middle: list[tuple[int, ...]]) -> Found:
     """The best of these sets of GPUs together with its NICs.
 
-    `before` and `middle` are each set's terms before NIC closeness and between it and the closeness left, the higher
+    `near` are each set's closeness bounds, `middle` its terms between NIC closeness and the closeness left, the higher
     the better. Sets are tried from the most promising on, until none can be better than the best one tried.
     """
-    near = closeness_bounds(board, ask.pools, sets)
-    rests = [ask.idle & ~gpus for gpus in sets]
-    left = spare_bounds(board, ask, rests)
-    lasts = left_localities(board, rests)
+    if len(sets) == 1:
+        return Found(sets[0], pick_nics(board, ask, sets[0]), complete=True)
+    spare = spare_bounds(board, ask, sets, near)
+    lasts = left_localities(board, [ask.idle & ~gpus for gpus in sets])
     masks = [-gpus for gpus in sets]
-    hopes: list[Hope] = list(zip(before, near, middle, left, lasts, masks, strict=True))
+    hopes: list[Hope] = list(zip(near, middle, spare, lasts, masks, strict=True))
     hope = max(hopes)
-    best, nics = _tried(board, ask, hope)
+    best, picked = _tried(board, ask, hope)
     if best == hope:
-        return Found(-best[-1], nics, complete=True)
+        return Found(-best[-1], picked, complete=True)
     hopes = nlargest(TRIALS_MAX + 1, hopes)
     for hope in hopes[1:TRIALS_MAX]:
         if hope <= best:
             break
-        key, picks = _tried(board, ask, hope)
-        if key > best:
-            best, nics = key, picks
-    return Found(-best[-1], nics, complete=len(hopes) <= TRIALS_MAX or hopes[-1] <= best)
+        reached, other = _tried(board, ask, hope)
+        if reached > best:
+            best, picked = reached, other
+    return Found(-best[-1], picked, complete=len(hopes) <= TRIALS_MAX or hopes[-1] <= best)
 
 
-def _tried(board: Board, ask: Ask, hope: Hope) -> tuple[Hope, tuple[int, ...]]:
+def _tried(board: Board, ask: Ask, hope: Hope) -> tuple[Hope, Picked]:
     """What a set really reaches, and with which NICs."""
-    before, _, middle, _, last, negative = hope
-    nics = pick_nics(board, ask, -negative)
-    near, left = worth(board, ask, -negative, nics)
-    return (before, near, middle, left, last, negative), nics
+    _, middle, _, last, negative = hope
+    picked = pick_nics(board, ask, -negative)
+    return (picked.near, middle, picked.spare, last, negative), picked
 
 
-def worth(board: Board, ask: Ask, gpus: int, nics: tuple[int, ...]) -> tuple[int, int]:
-    """Closeness of the NICs to their GPUs, and of the NICs that stay free to the GPUs that stay free."""
+def pick_nics(board: Board, ask: Ask, gpus: int) -> Picked:
+    """The NICs of every pool for this set of GPUs; `ask` is known to be satisfiable."""
     rest = ask.idle & ~gpus
+    if ask.entangled:
+        return _in_turns(board, ask, gpus, rest)
     if not ask.pools:
-        return 0, spare(board, rest, ask.nics_idle)
-    gone = mask_union(nics)
-    near = sum([closeness(board, pool.count, gpus, taken) for pool, taken in zip(ask.pools, nics, strict=True)])
-    left = sum([spare(board, rest, pool.free & ~gone) for pool in ask.pools])
-    return near, left
+        return Picked((), 0, board.pairings.closeness(rest, 1, ask.nics_idle))
+    picks: list[int] = []
+    near = spare = 0
+    for pool in ask.pools:
+        taken, gain, loss = _taken(board, pool, seats_of(pool.count, ask.size), gpus, rest)
+        picks.append(taken)
+        near += gain
+        spare += board.pairings.closeness(rest, 1, pool.free & ~pool.fixed) - loss
+    return Picked(tuple(picks), near, spare)
 
 
-def reserved(pools: tuple[PoolAsk, ...], taken: int) -> int:
+def _in_turns(board: Board, ask: Ask, gpus: int, rest: int) -> Picked:
+    """Pools that share NICs take turns in their order, each leaving enough for the later ones."""
+    picks: list[int] = []
+    near = 0
+    for number, pool in enumerate(ask.pools):
+        gone, taken = mask_union(picks), pool.fixed
+        seats = seats_of(pool.count, ask.size)
+        while taken.bit_count() < pool.count:
+            free = pool.free & ~gone & ~_reserved(ask.pools[number + 1 :], gone | taken)
+            step = PoolAsk(taken.bit_count() + 1, free | taken, taken)
+            taken, _, _ = _taken(board, step, seats, gpus, rest)
+        picks.append(taken)
+        near += board.pairings.closeness(gpus, seats, taken)
+    gone = mask_union(picks)
+    spare = sum(board.pairings.closeness(rest, 1, pool.free & ~gone) for pool in ask.pools)
+    return Picked(tuple(picks), near, spare)
+
+
+def _reserved(pools: tuple[PoolAsk, ...], taken: int) -> int:
     """NICs that these pools cannot spare: the union of every group of pools that has just as many as it needs."""
     tight = 0
     for group in groups_of(pools):
@@ -194,14 +176,51 @@ def reserved(pools: tuple[PoolAsk, ...], taken: int) -> int:
     return tight
 
 
-def groups_of(pools: tuple[PoolAsk, ...]) -> chain[tuple[PoolAsk, ...]]:
-    """Every non-empty group of pools; their number is bounded where asks are judged."""
-    return chain.from_iterable(combinations(pools, size) for size in range(1, len(pools) + 1))
+def _taken(board: Board, pool: PoolAsk, seats: int, gpus: int, rest: int) -> tuple[int, int, int]:
+    """The fixed NICs and the best further ones of one pool; their closeness; what the free GPUs lose by the latter."""
+    taken = pool.fixed
+    near = board.pairings.closeness(gpus, seats, taken) if taken else 0
+    missing = pool.count - taken.bit_count()
+    if not missing:
+        return taken, near, 0
+    free = pool.free & ~taken
+    # Seats still empty and NICs that no free GPU would miss, in each block, and what one more NIC of it is worth.
+    empty = [seats * (block.gpus & gpus).bit_count() - (block.nics & taken).bit_count() for block in board.blocks]
+    surplus = [(block.nics & free).bit_count() - (block.gpus & rest).bit_count() for block in board.blocks]
+    worth = [_worth(*block) for block in zip(board.blocks, empty, surplus, strict=True)]
+    values = [
+        sum([worth[index] for index in nics.blocks]) if nics.nics & free else _NOTHING_FREE
+        for nics in board.nic_classes
+    ]
+    total = 0
+    for _ in range(missing):
+        best = max(values)
+        # Of equally good classes the one with the lowest free NIC.
+        low, chosen = min(
+            [
+                (nics & -nics, number)
+                for number, value in enumerate(values)
+                if value == best and (nics := board.nic_classes[number].nics & free)
+            ]
+        )
+        total += best
+        free ^= low
+        taken |= low
+        for index in board.nic_classes[chosen].blocks:
+            empty[index] -= 1
+            surplus[index] -= 1
+            if not empty[index] or not surplus[index]:
+                change = _worth(board.blocks[index], empty[index], surplus[index]) - worth[index]
+                worth[index] += change
+                for number in board.classes_of_block[index]:
+                    values[number] += change
+        if not board.nic_classes[chosen].nics & free:
+            values[chosen] = _NOTHING_FREE
+    gain = -(-total >> CLOSENESS_BITS)
+    return taken, near + gain, (gain << CLOSENESS_BITS) - total
 
 
-def mask_union(masks: Iterable[int]) -> int:
-    """The union of masks."""
-    union = 0
-    for mask in masks:
-        union |= mask
-    return union
+def _worth(block: Block, empty: int, surplus: int) -> int:
+    """What one more NIC of a block adds in closeness, and below that what the free GPUs lose by it."""
+    gain = block.weight << CLOSENESS_BITS if empty > 0 else 0
+    return gain - block.weight if surplus <= 0 else gain

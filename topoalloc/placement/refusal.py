@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from topoalloc.placement.ask import Ask, PoolAsk
+from topoalloc.placement.ask import Ask, contention
 from topoalloc.placement.board import Board
-from topoalloc.placement.nearness import positions
-from topoalloc.placement.nics import groups_of, mask_union
+from topoalloc.placement.nearness import mask_of, mask_union, positions
 from topoalloc.placement.offer import CORES_WHOLE, Offer, Want
 
 NAMES_MAX = 8  # more devices than this in one sentence help nobody
-NIC_POOLS_MAX = 8  # groups of pools that compete for NICs are all looked at: 2^8
+NIC_POOLS_MAX = 8  # all 2^8 groups of pools are looked at where pools compete for NICs
 
 
 def reasons_against(board: Board, want: Want, offer: Offer, ask: Ask) -> tuple[str, ...]:
-    """Every reason why no answer exists to a well-formed want; empty exactly if one does."""
+    """Every reason why no answer exists to a well-formed want that cannot be satisfied."""
     if want.cores >= CORES_WHOLE:
         reasons = [*_whole_reasons(board, want, offer, ask)]
     elif want.cores or want.memory_units:
@@ -34,6 +33,8 @@ def malformed(board: Board, want: Want, offer: Offer) -> str | None:
         return "a negative amount cannot be asked"
     if want.cores > CORES_WHOLE and want.cores % CORES_WHOLE:
         return f"{want.cores} cores are neither a share of one GPU (1 to 99) nor whole GPUs (a multiple of 100)"
+    if len(want.nics) > NIC_POOLS_MAX:
+        return f"{len(want.nics)} NIC pools are asked by one container, at most {NIC_POOLS_MAX} can be"
     if len(offer.gpus) != len(board.gpu_ids) or not len(want.nics) == len(offer.nics_free) == len(offer.nics_fixed):
         return "the offer is for another machine or other NIC pools"
     if want.memory_units and any(gpu.memory_units_free is None for gpu in offer.gpus):
@@ -57,17 +58,14 @@ def _whole_reasons(board: Board, want: Want, offer: Offer, ask: Ask) -> Iterable
         have = f" ({_names(board.gpu_ids, ask.usable)})" if given else ""
         yield f"{_count(size, 'whole GPU')} asked, {given} can be given{have}{_remedy(board, offer, missing, held)}"
         return
-    units = [offer.gpus[gpu].memory_units_free or 0 for gpu in range(len(offer.gpus))]
-    most = sum(units[gpu] for gpu in positions(ask.fixed))
-    others = sorted((units[gpu] for gpu in positions(ask.usable & ~ask.fixed)), reverse=True)
-    most += sum(others[: size - ask.fixed.bit_count()])
-    if want.memory_units > most:
-        yield f"{_count(want.memory_units, 'memory unit')} asked, but {_count(size, 'GPU')} here have {most} at most"
+    if ask.memory and ask.memory_most() < want.memory_units:
+        asked = _count(want.memory_units, "memory unit")
+        yield f"{asked} asked, but {_count(size, 'GPU')} here have {ask.memory_most()} at most"
 
 
 def _remedy(board: Board, offer: Offer, missing: int, held: int) -> str:
     """What would have had to be free or allowed for the missing GPUs."""
-    closed = sum(1 << gpu for gpu in offer.gpus_closed) & ~held
+    closed = mask_of(offer.gpus_closed) & ~held
     texts = []
     if held:
         texts.append(f"held by others or not offered: {_names(board.gpu_ids, held)}")
@@ -127,28 +125,15 @@ def _nic_reasons(board: Board, ask: Ask) -> Iterable[str]:
         twice = mask_union(other.fixed for other in pools[:number]) & pool.fixed
         if twice:
             yield f"{_names(board.nic_ids, twice)} would have to serve two NIC pools of the container"
-    yield from _contention(board, ask)
-
-
-def _contention(board: Board, ask: Ask) -> Iterable[str]:
-    """Pools that have enough NICs each but not together (Hall's condition over all groups of pools)."""
-    pools: Sequence[PoolAsk] = [pool for pool in ask.pools if pool.count]
-    if not ask.entangled or any(pool.free.bit_count() < pool.count for pool in pools):
-        return
-    if len(pools) > NIC_POOLS_MAX:
-        yield f"more than {NIC_POOLS_MAX} NIC pools that share NICs cannot be asked by one container"
-        return
-    for group in groups_of(tuple(pools)):
-        union = mask_union(pool.free for pool in group)
-        asked = sum(pool.count for pool in group)
-        if len(group) > 1 and union.bit_count() < asked:
-            have = f"{union.bit_count()} free together ({_names(board.nic_ids, union)})"
-            yield f"{_count(asked, 'NIC')} asked from pools that have {have}"
-            return
+    rivals = contention(pools) if ask.entangled else None
+    if rivals is not None and len(rivals) > 1:
+        union = mask_union(pool.free for pool in rivals)
+        have = f"{union.bit_count()} free together ({_names(board.nic_ids, union)})"
+        yield f"{_count(sum(pool.count for pool in rivals), 'NIC')} asked from pools that have {have}"
 
 
 def _held(offer: Offer) -> int:
-    return sum(1 << gpu for gpu, here in enumerate(offer.gpus) if not here.whole_free)
+    return mask_of(gpu for gpu, here in enumerate(offer.gpus) if not here.whole_free)
 
 
 def _amounts(cores: int, memory_units: int) -> str:

@@ -6,7 +6,7 @@ from topoalloc.placement.ask import Ask
 from topoalloc.placement.board import Board
 from topoalloc.placement.leftover import left_bandwidths
 from topoalloc.placement.nearness import positions
-from topoalloc.placement.nics import Found, settle
+from topoalloc.placement.nics import Found, closeness_bounds, settle
 from topoalloc.placement.offer import Offer, Want
 
 
@@ -18,7 +18,7 @@ def best_share(board: Board, ask: Ask, want: Want, offer: Offer) -> Found:
     middle: list[tuple[int, ...]] = [
         (-opened(offer, gpu), -room_left(offer, gpu, want), quality) for gpu, quality in zip(gpus, left, strict=True)
     ]
-    return settle(board, ask, sets, [()] * len(sets), middle)
+    return settle(board, ask, sets, closeness_bounds(board, ask, sets), middle)
 
 
 def opened(offer: Offer, gpu: int) -> int:

@@ -9,7 +9,7 @@ from topoalloc.placement.ask import Ask
 from topoalloc.placement.board import Board
 from topoalloc.placement.leftover import left_bandwidths, left_localities, set_bandwidths, set_localities
 from topoalloc.placement.nearness import counts_of, mask_of
-from topoalloc.placement.nics import Found, closeness, worth
+from topoalloc.placement.nics import Found, seats_of
 from topoalloc.placement.offer import Offer, Want
 from topoalloc.placement.share import opened, room_left
 
@@ -57,7 +57,7 @@ MEANINGS = {
 def value_terms(board: Board, gpus: Sequence[int], nics: Sequence[Sequence[int]]) -> Terms:
     """What a given set is worth by itself: `gpus` positions, `nics` positions for each pool (may be empty)."""
     mask = mask_of(gpus)
-    near = sum(closeness(board, len(pool), mask, mask_of(pool)) for pool in nics)
+    near = sum(board.pairings.closeness(mask, seats_of(len(pool), mask.bit_count()), mask_of(pool)) for pool in nics)
     return (
         (LINK_BANDWIDTH, set_bandwidths(board, [mask])[0]),
         *(_counted(NIC_TERMS, near) if any(nics) else ()),
@@ -68,13 +68,12 @@ def value_terms(board: Board, gpus: Sequence[int], nics: Sequence[Sequence[int]]
 def terms_of(board: Board, ask: Ask, want: Want, offer: Offer, found: Found) -> Terms:
     """The terms of a choice in the order in which they decided."""
     gpus, rest = found.gpus, ask.idle & ~found.gpus
-    near, left = worth(board, ask, gpus, found.nics)
     terms: list[tuple[str, int]] = []
     whole = want.cores >= 100
     if whole:
         terms.append((LINK_BANDWIDTH, set_bandwidths(board, [gpus])[0]))
     if ask.pools and gpus:
-        terms += _counted(NIC_TERMS, near)
+        terms += _counted(NIC_TERMS, found.picked.near)
     if gpus and not whole:
         gpu = gpus.bit_length() - 1
         terms += ((NEW_GPUS, opened(offer, gpu)), (ROOM_LEFT, room_left(offer, gpu, want)))
@@ -83,7 +82,7 @@ def terms_of(board: Board, ask: Ask, want: Want, offer: Offer, found: Found) -> 
     if whole:
         terms.append((LOCALITY, set_localities(board, [gpus])[0]))
     if ask.pools or ask.nics_idle:
-        terms += _counted(SPARE_TERMS, left)
+        terms += _counted(SPARE_TERMS, found.picked.spare)
     if gpus:
         terms.append((LEFTOVER_LOCALITY, left_localities(board, [rest])[0]))
     terms.append((SEARCH_COMPLETE, int(found.complete)))

@@ -5,46 +5,61 @@ On a board with tables every set is looked at, best first, so the answer is the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import comb
 
 from topoalloc.placement.ask import Ask
 from topoalloc.placement.board import Board
-from topoalloc.placement.leftover import left_bandwidths, left_localities, set_localities
-from topoalloc.placement.nics import Found, closeness_bounds, settle, spare_bounds
+from topoalloc.placement.leftover import (
+    left_bandwidth_flat,
+    left_bandwidths,
+    left_localities,
+    left_locality_flat,
+    set_localities,
+)
+from topoalloc.placement.nics import Found, closeness_bounds, pick_nics, settle, spare_bounds, spare_ceiling
 from topoalloc.placement.subsets import SubsetTables, subsets_of
 
 # Sets that tie on bandwidth and whose NICs can only be known by trying. More occur only on 16 equal GPUs with NICs
 # that are fixed in part; then those with the best locality are looked at.
 TIES_MAX = 2048
 
+# Where more sets than this tie, GPUs are alike, and the first set is often as good as any can be.
+TIES_USUAL = 64
+
 
 def best_whole(board: Board, tables: SubsetTables, ask: Ask) -> Found:
     """The best `ask.size` GPUs and their NICs; `ask` is known to be satisfiable."""
-    rest_size = ask.idle.bit_count() - ask.size
-    flat = tables.bandwidth_left_flat[rest_size]
-    sets = _fastest(tables, ask, whole_run=bool(ask.pools) or not flat)
-    return best_of_fastest(board, ask, sets)
+    left_over = ask.idle.bit_count() - ask.size
+    by_locality = not ask.pools and tables.bandwidth_left_flat[left_over]
+    return best_of_fastest(board, ask, _fastest(tables, ask, by_locality=by_locality))
 
 
 def best_of_fastest(board: Board, ask: Ask, sets: list[int]) -> Found:
-    """The best of sets that tie on bandwidth, given in falling order of locality where they are many."""
-    idle = ask.idle
-    if ask.pools and (ask.partly_fixed or ask.entangled):
+    """The best of sets that tie on bandwidth, given in falling order of locality and then rising mask."""
+    idle, left_over = ask.idle, ask.idle.bit_count() - ask.size
+    if ask.partly_fixed or ask.entangled:
         return _tried_all(board, ask, sets)
+    closest = 0
     if ask.pools and len(sets) > 1:
-        sets = keep_best(sets, closeness_bounds(board, ask.pools, sets))
-    if len(sets) > 1:
+        near = closeness_bounds(board, ask, sets)
+        closest = max(near)
+        sets = [gpus for gpus, value in zip(sets, near, strict=True) if value == closest]
+    if len(sets) > 1 and not left_bandwidth_flat(board, left_over):
         sets = keep_best(sets, left_bandwidths(board, [idle ^ gpus for gpus in sets]))
     if len(sets) > 1:
         sets = keep_best(sets, set_localities(board, sets))
+    if len(sets) > TIES_USUAL and left_locality_flat(board, left_over):
+        picked = pick_nics(board, ask, sets[0])
+        if picked.spare == spare_ceiling(ask):
+            return Found(sets[0], picked, complete=True)
     if ask.pools:
-        nothing: list[tuple[int, ...]] = [()] * len(sets)
-        return settle(board, ask, sets, nothing, nothing)
+        return settle(board, ask, sets, [closest] * len(sets), [()] * len(sets))
     if ask.nics_idle and len(sets) > 1:
-        sets = keep_best(sets, spare_bounds(board, ask, [idle ^ gpus for gpus in sets]))
+        sets = keep_best(sets, spare_bounds(board, ask, sets, []))
     if len(sets) > 1:
         sets = keep_best(sets, left_localities(board, [idle ^ gpus for gpus in sets]))
-    return Found(min(sets), (), complete=True)
+    return Found(sets[0], pick_nics(board, ask, sets[0]), complete=True)
 
 
 def keep_best(sets: list[int], values: list[int]) -> list[int]:
@@ -58,12 +73,12 @@ def _tried_all(board: Board, ask: Ask, sets: list[int]) -> Found:
     tried = sets[:TIES_MAX]
     left = left_bandwidths(board, [ask.idle ^ gpus for gpus in tried])
     middle: list[tuple[int, ...]] = list(zip(left, set_localities(board, tried), strict=True))
-    found = settle(board, ask, tried, [()] * len(tried), middle)
-    return Found(found.gpus, found.nics, found.complete and len(sets) <= TIES_MAX)
+    found = settle(board, ask, tried, closeness_bounds(board, ask, tried), middle)
+    return found if len(sets) <= TIES_MAX else replace(found, complete=False)
 
 
-def _fastest(tables: SubsetTables, ask: Ask, *, whole_run: bool) -> list[int]:
-    """The sets with the greatest bandwidth; unless `whole_run`, of these only the ones with the best locality."""
+def _fastest(tables: SubsetTables, ask: Ask, *, by_locality: bool) -> list[int]:
+    """The sets with the greatest bandwidth, best locality first; `by_locality`: those with the best locality only."""
     pool = ask.usable & ~ask.fixed
     missing = ask.size - ask.fixed.bit_count()
     order = tables.best_first[ask.size]
@@ -72,6 +87,7 @@ def _fastest(tables: SubsetTables, ask: Ask, *, whole_run: bool) -> list[int]:
     if comb(pool.bit_count(), missing) ** 2 <= len(order):
         few = [ask.fixed | extra for extra in subsets_of(pool, missing)]
         few = [gpus for gpus in few if ask.enough_memory(gpus)] if ask.memory else few
+        few.sort(key=lambda gpus: (-tables.locality[gpus], gpus))
         return keep_best(few, [speeds[gpus] for gpus in few])
     # Outside the pool a set must hold exactly the fixed GPUs.
     decided, fixed, memory = ~pool, ask.fixed, ask.memory
@@ -79,9 +95,9 @@ def _fastest(tables: SubsetTables, ask: Ask, *, whole_run: bool) -> list[int]:
         place for place, gpus in enumerate(order) if gpus & decided == fixed and (not memory or ask.enough_memory(gpus))
     )
     first = order[start]
-    if whole_run:
-        end = tables.last_of_bandwidth[ask.size][speeds[first]]
-    else:
+    if by_locality:
         end = tables.last_of_both[ask.size][speeds[first], tables.locality[first]]
+    else:
+        end = tables.last_of_bandwidth[ask.size][speeds[first]]
     ties = [gpus for gpus in order[start:end] if gpus & decided == fixed]
     return [gpus for gpus in ties if ask.enough_memory(gpus)] if ask.memory else ties
