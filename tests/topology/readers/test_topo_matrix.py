@@ -368,7 +368,7 @@ def test_cpu_lists_that_overlap_in_part_are_pointed_out() -> None:
         ("\tGPU0\tmlx5_0\nGPU0\t X \tNV4\nmlx5_0\tNV4\t X \n", "only GPUs have NVLinks"),
         ("\tmlx5_0\nmlx5_0\t X \n", "without a GPU row"),
         ("\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tsys\t X \n", "row GPU1: no cell behind the label"),
-        ("\tGPU0\tGPU1\tGPU2\nGPU0\tX\tPIX\tPIX\nGPU1\t?\tX\tPIX\nGPU2\tPIX\tPIX\tX\n", "line 4 is a table row after"),
+        ("\tGPU0\tGPU1\tGPU2\nGPU0\tX\tPIX\tPIX\nGPU1\t!\tX\tPIX\nGPU2\tPIX\tPIX\tX\n", "line 4 is a table row after"),
     ],
 )
 def test_what_cannot_be_accounted_for_is_refused_by_name(text: str, reason: str) -> None:

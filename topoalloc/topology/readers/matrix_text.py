@@ -56,14 +56,18 @@ class Vocabulary:
 
 def vocabulary(*words: str) -> Vocabulary:
     """Words are plain or end in `#`, which stands for a number of one or two digits (NV#)."""
-    one = "(?:" + "|".join(word.replace("#", r"\d{1,2}") for word in words) + ")"
-    ends = {word[start:].replace("#", r"\d{1,2}") for word in words for start in range(1, len(word))}
+    one = "(?:" + "|".join(_pattern(word) for word in words) + ")"
+    ends = {_pattern(word[start:]) for word in words for start in range(1, len(word))}
     return Vocabulary(
         cell=re.compile(one),
         cells=re.compile(f"{one}+"),
         row_start=re.compile(rf"\s*({_LABEL})\s+(?={one}(?:{one}|\s|\d|$))"),
         fragment=re.compile(f"(?:{'|'.join(sorted(ends))})?{one}*"),
     )
+
+
+def _pattern(word: str) -> str:
+    return re.escape(word).replace(r"\#", r"\d{1,2}")
 
 
 @dataclass(frozen=True, slots=True)

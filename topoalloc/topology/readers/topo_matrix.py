@@ -27,14 +27,15 @@ from topoalloc.topology.reading import (
 )
 
 # SOC is the word of drivers before 2017 for SYS, printed "SMP link between CPU sockets".
-WORDS = vocabulary("X", "NV#", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC")
+UNKNOWN_CELL = "?"  # the one word that the driver does not print: our own tables have it where no source tells
+WORDS = vocabulary("X", "NV#", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC", UNKNOWN_CELL)
 
 _GPU = re.compile(r"GPU(\d{1,4})")
 _NIC = re.compile(r"NIC\d{1,4}")
 # MIG instances hang where their GPU hangs.
 _MIG = re.compile(r"(?:GPU\d+[./:_-]?)?MIG\S*")
-_LEGEND_WORDS = ("X", "SYS", "SOC", "NODE", "PHB", "PXB", "PIX", "NV#")
-_LEGEND_LINE = re.compile(rf"\s*({'|'.join(_LEGEND_WORDS)})\s*=\s*(.*)")
+_LEGEND_WORDS = ("X", "SYS", "SOC", "NODE", "PHB", "PXB", "PIX", "NV#", UNKNOWN_CELL)
+_LEGEND_LINE = re.compile(rf"\s*({'|'.join(map(re.escape, _LEGEND_WORDS))})\s*=\s*(.*)")
 _NIC_LEGEND = re.compile(r"\s*(NIC\d{1,4})\s*[:：]\s*(\S+)\s*")
 _LEGEND_TITLES = ("Legend:", "NIC Legend:")
 # How the English legends of all drivers end their lines; a last line that ends otherwise was cut.
@@ -190,10 +191,12 @@ class _Cell:
 
     word: str
     pcie: LinkClass | Unknown
-    nvlinks: int
+    nvlinks: int | Unknown
 
 
 def _cell(word: str) -> _Cell:
+    if word == UNKNOWN_CELL:
+        return _Cell(word, Unknown(f"the cell is {word}"), Unknown(f"the cell is {word}"))
     if word.startswith("NV"):
         return _Cell(word, Unknown(f"hidden by {word} cell"), int(word[2:]))
     return _Cell(word, LinkClass["SYS" if word == "SOC" else word], 0)
@@ -212,13 +215,19 @@ def _links(
     for (a, row_a), (b, row_b) in combinations(ends, 2):
         one, other = _cell(row_a.cells[place[row_b.label]]), _cell(row_b.cells[place[row_a.label]])
         pcie = _farther(one.pcie, other.pcie)
-        nvlinks = min(one.nvlinks, other.nvlinks)
+        nvlinks = _fewer(one.nvlinks, other.nvlinks)
         if one.word != other.word:
             warnings.append(
                 f"{row_a.label}-{row_b.label} is {one.word} in one row, {other.word} in the other; the worse is taken"
             )
         links.append(LinkReading(a, b, pcie=pcie, nvlinks=nvlinks if tells_nvlinks else None))
     return tuple(links), tuple(warnings)
+
+
+def _fewer(one: int | Unknown, other: int | Unknown) -> int | Unknown:
+    if isinstance(one, Unknown):
+        return other
+    return one if isinstance(other, Unknown) else min(one, other)
 
 
 def _farther(one: LinkClass | Unknown, other: LinkClass | Unknown) -> LinkClass | Unknown:
