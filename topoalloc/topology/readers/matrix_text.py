@@ -29,7 +29,7 @@ TITLES_LENGTH_MAX = 120
 
 TAB_WIDTH = 8
 _RULE_LINE = re.compile(r"[\s|:+=_─━-]*")
-_CONTINUATION = re.compile(r"(?!\s*(?:GPU|NIC|MIG)\d)[A-Z0-9,/\s-]+")
+_CONTINUATION = re.compile(r"(?!\s*(?:GPU|NIC|MIG)\d)[A-Z0-9,/?\s-]+")
 _BROKEN_ROW = re.compile(r"\s*((?:GPU|NIC)\d+)\b(?!\s*[:：])")
 _LABEL = r"[A-Za-z][\w.:/-]*"
 _TAIL_TOKEN = re.compile(r"N/A|\d+(?:[,-]\d+)*")

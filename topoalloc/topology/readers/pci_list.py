@@ -96,10 +96,9 @@ def _gap(functions: Iterable[_Function], lines: PrintedText) -> str | None:
     """What shows that the list was cut short."""
     if lines.is_open and lines.lines[-1].rstrip().endswith("="):
         return "the last line is cut short; record the list again"
-    if any(item.node is not None for item in functions):
-        silent = next((item for item in functions if item.node is None), None)
-        if silent is not None:
-            return f"{silent.bdf} has no NUMA node where other lines have one; record the list again"
+    silent = next((item for item in functions if item.node is None), None)
+    if silent is not None:
+        return f"{silent.bdf} has no NUMA node (-1 where the kernel knows none), which is what the list is for"
     return None
 
 

@@ -39,6 +39,8 @@ def parse(text: str, name: str) -> Reading | SourceRefusal:
     matrix = read_matrix(lines, WORDS, source)
     if isinstance(matrix, SourceRefusal):
         return matrix
+    if matrix.titles:
+        return SourceRefusal(source, f"it has a column {matrix.titles[0]}: a table of `topo -m`, not of `topo -p2p`")
     for row in matrix.rows:
         if not _GPU.fullmatch(row.label):
             return SourceRefusal(source, f"row {row.label}: this table has rows of GPUs only")
