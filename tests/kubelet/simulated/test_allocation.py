@@ -9,7 +9,7 @@ from typing import NoReturn
 import grpc
 import pytest
 
-from tests.kubelet.simulated.toy_plugin import CALL_LIMIT_S, Asked, Refuse, ToyPlugin, device
+from tests.kubelet.simulated.toy_plugin import CALL_LIMIT_S, Asked, RefusedCallError, ToyPlugin, device
 from tests.kubelet.simulated.world import (
     BEST_EFFORT,
     CORE,
@@ -35,7 +35,6 @@ from topoalloc.kubelet.simulated.pod_store import Phase
 from topoalloc.kubelet.simulated.settings import Behaviour, CpuSettings, KubeletSettings
 from topoalloc.pb.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
 
-
 RESOURCES = (CORE, MEM, NIC)
 
 
@@ -43,7 +42,7 @@ def refusing(code: grpc.StatusCode, text: str) -> Callable[[object], NoReturn]:
     """An answer that is an RPC error."""
 
     def answer(asked: object) -> NoReturn:
-        raise Refuse(code, text)
+        raise RefusedCallError(code, text)
 
     return answer
 
@@ -61,6 +60,10 @@ def core_and_mem(world: World, kubelet: SimulatedKubelet) -> tuple[ToyPlugin, To
 def message_of(admission: Admission) -> tuple[str, str]:
     assert admission.refusal is not None
     return admission.refusal.reason, admission.refusal.status_message
+
+
+def unexpected(error: str) -> tuple[str, str]:
+    return "UnexpectedAdmissionError", f"Pod was rejected: Allocate failed due to {error}, which is unexpected"
 
 
 def test_the_order_of_a_containers_resources_is_random_and_comes_from_the_seed(world: World) -> None:
@@ -89,22 +92,16 @@ def test_a_preference_error_fails_the_pod_with_the_plugins_text(world: World) ->
     kubelet, plugin = world.kubelet(NONE), world.plugin()
     plugin.prefer = refusing(grpc.StatusCode.RESOURCE_EXHAUSTED, "no fit")
     world.served(kubelet, plugin)
-    assert message_of(kubelet.admit(pod("a", core=1))) == (
-        "UnexpectedAdmissionError",
-        "Pod was rejected: Allocate failed due to device plugin GetPreferredAllocation rpc failed with err: "
-        "rpc error: code = ResourceExhausted desc = no fit, which is unexpected",
-    )
+    why = "device plugin GetPreferredAllocation rpc failed with err: rpc error: code = ResourceExhausted desc = no fit"
+    assert message_of(kubelet.admit(pod("a", core=1))) == unexpected(why)
 
 
 def test_an_allocate_error_fails_the_pod_and_undoes_the_reservation(world: World) -> None:
     kubelet, plugin = world.kubelet(), world.plugin()
     plugin.grant = refusing(grpc.StatusCode.FAILED_PRECONDITION, "GPU busy")
     world.served(kubelet, plugin)
-    assert message_of(kubelet.admit(pod("a", core=10))) == (
-        "UnexpectedAdmissionError",
-        "Pod was rejected: Allocate failed due to rpc error: code = FailedPrecondition desc = GPU busy, "
-        "which is unexpected",
-    )
+    why = "rpc error: code = FailedPrecondition desc = GPU busy"
+    assert message_of(kubelet.admit(pod("a", core=10))) == unexpected(why)
     assert kubelet.devices.tables.allocated.get(CORE, frozenset()) == frozenset()
 
 
@@ -120,7 +117,7 @@ def test_a_refused_pod_is_failed_and_no_longer_active(world: World) -> None:
 
 def half_failed(world: World, kubelet: SimulatedKubelet) -> Admission:
     """A pod whose first resource was recorded before its second was refused, by whichever order the seed gives."""
-    core, mem = core_and_mem(world, kubelet)
+    _, mem = core_and_mem(world, kubelet)
     for number in range(20):
         mem.grant = refusing(grpc.StatusCode.FAILED_PRECONDITION, "no")
         admission = kubelet.admit(pod(f"half-{number}", core=10, mem=1))

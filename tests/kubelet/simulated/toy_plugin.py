@@ -16,7 +16,7 @@ from topoalloc.pb import deviceplugin_v1beta1_pb2_grpc as wire_grpc
 CALL_LIMIT_S = 20.0
 
 
-class Refuse(Exception):
+class RefusedCallError(Exception):
     """Raised by an answer function: the call fails with this code and text."""
 
     def __init__(self, code: grpc.StatusCode, text: str) -> None:
@@ -119,14 +119,17 @@ class ToyPlugin(wire_grpc.DevicePluginServicer):
 
         context.add_callback(wake)
         sent = -1
-        while True:
+        while self._wait(sent, context):
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping or not context.is_active() or self._version != sent)
-                if self._stopping or not context.is_active():
-                    return
                 sent = self._version
                 message = wire.ListAndWatchResponse(devices=self.devices)
             yield message
+
+    def _wait(self, sent: int, context: grpc.ServicerContext) -> bool:
+        """Wait for another list than `sent`; False when the stream is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or not context.is_active() or self._version != sent)
+            return not self._stopping and context.is_active()
 
     def GetPreferredAllocation(
         self, request: wire.PreferredAllocationRequest, context: grpc.ServicerContext
@@ -136,7 +139,7 @@ class ToyPlugin(wire_grpc.DevicePluginServicer):
         self.asked.append(asked)
         try:
             ids = self.prefer(asked)
-        except Refuse as refusal:
+        except RefusedCallError as refusal:
             context.abort(refusal.code, str(refusal))
         if ids is None:
             return wire.PreferredAllocationResponse()
@@ -150,7 +153,7 @@ class ToyPlugin(wire_grpc.DevicePluginServicer):
         self.allocated.append(ids)
         try:
             answer = self.grant(ids)
-        except Refuse as refusal:
+        except RefusedCallError as refusal:
             context.abort(refusal.code, str(refusal))
         return wire.AllocateResponse(container_responses=[] if answer is None else [answer])
 
