@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from topoalloc.allocation.affinity import UNKNOWN_ALIGNMENT
 from topoalloc.allocation.asking import Preference, ask
 from topoalloc.allocation.claiming import Claim, Grant, ProofNeeded, Refusal, claim_devices, names_itself
 from topoalloc.allocation.demand import ContainerDemand, PodDemand
@@ -118,7 +119,9 @@ class Miniature:
         roster = tuple(self.active.values()) if self.habits.tells_pods else None
         if roster is None and self.habits.tells_devices:
             self.state = listed(self.state, Listing(self._listing(), self.state.calls, self.now_s))
-        self.state, preference = ask(self.state, self.inventory, self.board, question, roster, self.now_s)
+        self.state, preference = ask(
+            self.state, self.inventory, self.board, question, roster, UNKNOWN_ALIGNMENT, self.now_s
+        )
         self.preferences.append((question, preference))
         self.check()
         return preference.ids

@@ -59,6 +59,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     plugin_dir: str = "/var/lib/kubelet/device-plugins"
     pod_resources: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
     pods_api: str = "/var/lib/kubelet/pods-api/pods-api.sock"
+    kubelet_config: str = "/var/lib/kubelet/config.yaml"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property

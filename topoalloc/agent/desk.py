@@ -15,6 +15,7 @@ from topoalloc.allocation.claiming import Claim, Grant, ProofNeeded, Refusal, cl
 from topoalloc.allocation.ledger import Listing, Owner, State, double_use, listed
 from topoalloc.allocation.vacancy import Question
 from topoalloc.kubelet.evidence import Evidence
+from topoalloc.kubelet.kubelet_config import KubeletConfig
 from topoalloc.kubelet.plugin_server import Refused
 from topoalloc.placement.board import Board
 from topoalloc.sharing.edits import ContainerEdits, DeviceFiles, Injection, edits_of
@@ -61,12 +62,14 @@ class Desk:
         inventory: Inventory,
         board: Board,
         evidence: Evidence,
+        kubelet_config: KubeletConfig,
         injecting: Injecting,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._inventory = inventory
         self._board = board
         self._evidence = evidence
+        self._kubelet_config = kubelet_config
         self._injecting = injecting
         self._clock_s = clock_s
         self._lock = threading.Lock()
@@ -139,7 +142,8 @@ class Desk:
         if roster is None:
             # Only PodResources can tell whose the halves given so far are; List is safe here, not inside Allocate.
             self._list_now()
-        state, preference = ask(self._state, self._inventory, self._board, question, roster, self._clock_s())
+        alignment = self._kubelet_config.alignment()
+        state, preference = ask(self._state, self._inventory, self._board, question, roster, alignment, self._clock_s())
         self._keep(state)
         return preference
 

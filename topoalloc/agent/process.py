@@ -15,6 +15,7 @@ from topoalloc.agent.desk import Desk, Injecting
 from topoalloc.agent.device_files import device_files
 from topoalloc.errors import InputError
 from topoalloc.kubelet.evidence import Evidence
+from topoalloc.kubelet.kubelet_config import KubeletConfig
 from topoalloc.kubelet.plugin_directory import remove_stale_sockets
 from topoalloc.kubelet.sessions import Sessions
 from topoalloc.placement.board import board_of
@@ -31,11 +32,12 @@ THREAD_JOIN_MAX_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """Where the kubelet is found; None: that API is not used."""
+    """Where the kubelet is found; None: that one is not used."""
 
     plugin_dir: Path
     pod_resources: Path | None
     pods_api: Path | None
+    kubelet_config: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,9 @@ def running_agent(
         log.warning("no GPU and no NIC to serve on this machine; waiting")
     resources = frozenset(resource.name for resource in inventory.resources)
     evidence = Evidence(sockets.pod_resources, sockets.pods_api, resources)
-    desk = Desk(inventory, board_of(machine), evidence, _injecting(config, inventory, live=rescan is not None))
+    kubelet_config = KubeletConfig(sockets.kubelet_config)
+    injecting = _injecting(config, inventory, live=rescan is not None)
+    desk = Desk(inventory, board_of(machine), evidence, kubelet_config, injecting)
     if not desk.rebuild():
         log.warning("PodResources cannot be asked: devices of containers that run already are unknown until it can")
     removed = remove_stale_sockets(sockets.plugin_dir)

@@ -7,18 +7,19 @@ and leaks the reservation when it fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from topoalloc.allocation.affinity import Alignment, amounts_aligned, expected_nodes, learned, shown_nodes
 from topoalloc.allocation.demand import Demand, PodDemand, core_fault, demand_fault, demand_of
 from topoalloc.allocation.identity import Identified, identify
 from topoalloc.allocation.ledger import Conversation, Owner, State, only_active
-from topoalloc.allocation.vacancy import Question, View, affinity_nodes, candidates, offer_for, view_for
+from topoalloc.allocation.vacancy import Question, View, candidates, offer_for, view_for
 from topoalloc.placement.board import Board
 from topoalloc.placement.choose import Choice, NoChoice, choose
-from topoalloc.placement.offer import Offer, Want
+from topoalloc.placement.offer import Want
 from topoalloc.sharing.inventory import Device, Inventory, ResourceKind
-from topoalloc.sharing.settings import CORES_PER_GPU
+from topoalloc.sharing.settings import CORES_PER_GPU, NumaReporting
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +39,32 @@ def ask(
     board: Board,
     question: Question,
     roster: tuple[PodDemand, ...] | None,
+    alignment: Alignment,
     now_s: float,
 ) -> tuple[State, Preference]:
     """Choose devices for one GetPreferredAllocation and remember whose conversation it opens or continues."""
     if roster is not None:
         state = only_active(state, roster)
     state = replace(state, calls=state.calls + 1)
-    resource = question.resource.name
-    who = identify(state, inventory, roster, resource, question.size)
+    who = identify(state, inventory, roster, question.resource.name, question.size)
     if isinstance(who, Identified):
-        demand = demand_of(who.container, inventory)
-        view = view_for(state, inventory, who.owner)
-        fault = demand_fault(inventory, demand)
-        choice = NoChoice((fault,)) if fault else _chosen(board, question, demand, view)
-        last_ids = _last_ids(state, who.owner)
-        talk = Conversation(who.owner, who.pod.uid, who.container, (resource, question.size), last_ids, now_s)
-        return replace(state, conversation=talk), _preference(question, view, who.owner, None, choice)
-    state, owner = unnamed_owner(state, inventory, resource, now_s)
+        owner, uid, container, guess = who.owner, who.pod.uid, who.container, None
+        amounts = amounts_aligned(who.pod, who.container, alignment)
+    else:
+        state, owner = unnamed_owner(state, inventory, question.resource.name, now_s)
+        uid, container, guess = "", None, who.reason
+        amounts = _usual_amounts(question, inventory)
     view = view_for(state, inventory, owner)
-    choice = _guessed(board, question, view)
-    talk = Conversation(owner, "", None, (resource, question.size), _last_ids(state, owner), now_s)
-    return replace(state, conversation=talk), _preference(question, view, owner, who.reason, choice)
+    nodes = shown_nodes(question, view)
+    if question.resource.numa is NumaReporting.NONE:
+        nodes = expected_nodes(state, view, amounts, alignment)
+    if container is None:
+        choice = _guessed(board, question, view, nodes)
+    else:
+        choice = _wanted(board, question, demand_of(container, inventory), view, nodes)
+    talk = Conversation(owner, uid, container, (question.resource.name, question.size), _last_ids(state, owner), now_s)
+    state = replace(state, conversation=talk, narrows=learned(state, question, view, amounts, alignment))
+    return state, _preference(question, view, owner, guess, choice)
 
 
 def unnamed_owner(state: State, inventory: Inventory, resource: str, now_s: float) -> tuple[State, Owner]:
@@ -82,11 +88,21 @@ def _last_ids(state: State, owner: Owner) -> frozenset[str]:
     return talk.last_ids if talk is not None and talk.owner == owner else frozenset()
 
 
-def _chosen(board: Board, question: Question, demand: Demand, view: View) -> Choice | NoChoice:
-    """Place a known demand; give up first the guess at the affinity, then the NICs that are not asked for now."""
+def _wanted(
+    board: Board, question: Question, demand: Demand, view: View, nodes: frozenset[int] | None
+) -> Choice | NoChoice:
+    """Place a known request, unless Allocate will refuse it anyway."""
+    fault = demand_fault(view.inventory, demand)
+    return NoChoice((fault,)) if fault else _chosen(board, question, demand, view, nodes)
+
+
+def _chosen(
+    board: Board, question: Question, demand: Demand, view: View, nodes: frozenset[int] | None
+) -> Choice | NoChoice:
+    """Place a demand; give up first the affinity, then the NICs that are not asked for now."""
     first: NoChoice | None = None
-    for want, pools, nodes in _attempts(question, demand, view):
-        offer = offer_for(question, view, pools, nodes)
+    for want, pools, within in _attempts(question, demand, nodes):
+        offer = offer_for(question, view, pools, within)
         choice = choose(board, want, offer)
         if isinstance(choice, Choice):
             return choice
@@ -96,11 +112,10 @@ def _chosen(board: Board, question: Question, demand: Demand, view: View) -> Cho
 
 
 def _attempts(
-    question: Question, demand: Demand, view: View
+    question: Question, demand: Demand, nodes: frozenset[int] | None
 ) -> Iterator[tuple[Want, tuple[str, ...], frozenset[int] | None]]:
     pools = tuple(sorted(demand.nics))
     want = Want(demand.cores, demand.memory_units, tuple(demand.nics[pool] for pool in pools))
-    nodes = affinity_nodes(question, view)
     if nodes is not None:
         yield want, pools, nodes
     yield want, pools, None
@@ -112,32 +127,35 @@ def _attempts(
         yield Want(demand.cores, demand.memory_units, ()), (), None
 
 
-def _guessed(board: Board, question: Question, view: View) -> Choice | NoChoice:
+def _guessed(board: Board, question: Question, view: View, nodes: frozenset[int] | None) -> Choice | NoChoice:
     """Place one resource of a container whose request is unknown, next to what it holds already.
 
     What does not fit there may be another container's: that cannot be told, and a refusal is safer than a split.
-
-    Where it holds nothing yet the usual partner is assumed: a NIC for every GPU and a GPU for every NIC. A wrong
-    guess only costs closeness: nothing but the resource asked for is given.
+    Where it holds nothing yet a NIC is chosen as if a whole GPU went with it: a wrong guess only costs closeness,
+    since nothing but the resource asked for is given.
     """
     kind, size = question.resource.kind, question.size
     held = [view.inventory.devices[device_id] for device_id in view.own]
     cores = size if kind is ResourceKind.CORE else sum(device.kind is ResourceKind.CORE for device in held)
     memory = size if kind is ResourceKind.MEMORY else sum(device.kind is ResourceKind.MEMORY for device in held)
-    nics = {question.resource.name: size} if kind is ResourceKind.NIC else {}
     fault = core_fault(view.inventory, cores)
     if fault is not None:
         return NoChoice((fault,))
     if kind is ResourceKind.NIC and not held:
-        partner = Demand(size * CORES_PER_GPU, 0, nics)
-        choice = choose(board, Want(partner.cores, 0, (size,)), _plain_offer(question, view))
+        offer = offer_for(question, view, (question.resource.name,), nodes)
+        choice = choose(board, Want(size * CORES_PER_GPU, 0, (size,)), offer)
         if isinstance(choice, Choice):
             return choice
-    return _chosen(board, question, Demand(cores, memory, nics), view)
+    nics = {question.resource.name: size} if kind is ResourceKind.NIC else {}
+    return _chosen(board, question, Demand(cores, memory, nics), view, nodes)
 
 
-def _plain_offer(question: Question, view: View) -> Offer:
-    return offer_for(question, view, (question.resource.name,), affinity_nodes(question, view))
+def _usual_amounts(question: Question, inventory: Inventory) -> Mapping[str, int]:
+    """What is asked, and for a NIC the whole GPU it is usually asked with."""
+    amounts = {question.resource.name: question.size}
+    if question.resource.kind is ResourceKind.NIC:
+        amounts[inventory.settings.core_resource] = question.size * CORES_PER_GPU
+    return amounts
 
 
 def valid_set(question: Question, foreign: frozenset[str] = frozenset()) -> tuple[str, ...]:

@@ -81,6 +81,7 @@ class State:
     serials: int = 0
     refused: frozenset[str] = frozenset()
     unhealthy: frozenset[str] = frozenset()  # device keys
+    narrows: bool | None = None  # whether the kubelet has been seen to narrow candidates to NUMA nodes
 
     def holders(self) -> Mapping[str, Owner]:
         """Owner of every held id."""

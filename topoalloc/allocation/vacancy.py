@@ -59,25 +59,6 @@ def candidates(question: Question, foreign: frozenset[str]) -> tuple[Device, ...
     return tuple(sorted(devices, key=lambda device: (device.id not in question.must_include, device.id in foreign)))
 
 
-def affinity_nodes(question: Question, view: View) -> frozenset[int] | None:
-    """NUMA nodes the Topology Manager has settled on, as far as the candidates show it.
-
-    The kubelet never tells the affinity. But when devices of a node are free in our ledger and none of them is offered,
-    that node is outside it, and the container's other resources will be narrowed the same way.
-    """
-    if question.resource.numa is not NumaReporting.NODE:
-        return None
-    offered = set(question.available) | question.must_include
-    nodes_offered = {node for d in question.resource.devices if d.id in offered for node in d.numa_nodes}
-    nodes_free = {
-        node
-        for device in question.resource.devices
-        if device.id not in view.foreign and device.key not in view.unhealthy
-        for node in device.numa_nodes
-    }
-    return frozenset(nodes_offered) if nodes_offered < nodes_free else None
-
-
 def offer_for(question: Question, view: View, wanted_pools: tuple[str, ...], nodes: frozenset[int] | None) -> Offer:
     """The offer for a container whose resource `question.resource` is asked for now.
 

@@ -68,6 +68,7 @@ def _sockets(args: argparse.Namespace, config: Config) -> Sockets:
         plugin_dir,
         Path(pod_resources) if pod_resources else None,
         Path(pods_api) if pods_api else None,
+        Path(config.kubelet_config) if config.kubelet_config else None,
     )
 
 

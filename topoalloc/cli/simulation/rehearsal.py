@@ -86,6 +86,7 @@ def running_node(
             sockets.plugin_directory,
             sockets.pod_resources if behaviour.pod_resources else None,
             sockets.pods_api if behaviour.pods_api else None,
+            _kubelet_config(directory, settings),
         )
         with (
             SimulatedKubelet(sockets, machine, settings, behaviour, seed) as kubelet,
@@ -95,6 +96,18 @@ def running_node(
             if not kubelet.wait_for(resources, REGISTER_LIMIT_S):
                 raise KubeletError(_not_registered(kubelet, resources))
             yield Node(kubelet, agent, directory)
+
+
+def _kubelet_config(directory: Path, settings: KubeletSettings) -> Path:
+    """The kubelet's configuration file as its agent finds it on the node."""
+    path = directory / "config.yaml"
+    closest = str(settings.options.prefer_closest_numa_nodes).lower()
+    path.write_text(
+        f"topologyManagerPolicy: {settings.policy}\n"
+        f"topologyManagerScope: {settings.scope}\n"
+        f'topologyManagerPolicyOptions: {{prefer-closest-numa-nodes: "{closest}"}}\n'
+    )
+    return path
 
 
 def _not_registered(kubelet: SimulatedKubelet, resources: frozenset[str]) -> str:

@@ -1,0 +1,63 @@
+"""What the kubelet's own configuration file says about its Topology Manager, where the agent may read it."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import yaml
+
+from topoalloc.admission.policy import Policy, Scope, parse_options
+from topoalloc.allocation.affinity import UNKNOWN_ALIGNMENT, Alignment
+from topoalloc.errors import InputError
+
+log = logging.getLogger(__name__)
+
+CONFIG_BYTES_MAX = 1024**2
+
+
+class KubeletConfig:
+    """The Topology Manager's settings, read again when the file changes (a kubelet that restarts may have others)."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._mark: tuple[int, int] | None = None
+        self._alignment = UNKNOWN_ALIGNMENT
+
+    def alignment(self) -> Alignment:
+        """What is known now; never fails: an unreadable file means that nothing is known."""
+        if self._path is None:
+            return UNKNOWN_ALIGNMENT
+        try:
+            status = self._path.stat()
+            mark = (status.st_mtime_ns, status.st_ino)
+            if mark != self._mark:
+                self._mark = mark
+                with self._path.open("rb") as file:
+                    self._alignment = parse_alignment(file.read(CONFIG_BYTES_MAX))
+                log.info("the kubelet's Topology Manager: %s, scope %s", self._alignment.policy, self._alignment.scope)
+        except (OSError, InputError) as error:
+            if self._alignment != UNKNOWN_ALIGNMENT:
+                log.warning("%s cannot be read any more: %s", self._path, error)
+            self._alignment = UNKNOWN_ALIGNMENT
+        return self._alignment
+
+
+def parse_alignment(data: bytes) -> Alignment:
+    """The Topology Manager's part of a KubeletConfiguration; raises InputError."""
+    try:
+        content = yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"no YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise InputError("no KubeletConfiguration")
+    policy, scope = content.get("topologyManagerPolicy"), content.get("topologyManagerScope")
+    options = content.get("topologyManagerPolicyOptions")
+    try:
+        return Alignment(
+            policy=Policy(policy) if policy else Policy.NONE,  # the kubelet's default
+            scope=Scope(scope) if scope else Scope.CONTAINER,
+            options=parse_options({str(key): str(value) for key, value in (options or {}).items()}),
+        )
+    except (ValueError, AttributeError) as error:
+        raise InputError(str(error)) from error
