@@ -15,9 +15,9 @@ from topoalloc.topology.joined_devices import distinct_addresses, joined_gpus, j
 from topoalloc.topology.joined_links import joined_links
 from topoalloc.topology.joined_nodes import joined_nodes, unlisted_nodes
 from topoalloc.topology.links import switch_groups
-from topoalloc.topology.machine import Gpu, Link, LinkClass, Machine, Nic, NumaNode, Unknown
+from topoalloc.topology.machine import Gpu, LinkClass, Machine, Nic, NumaNode, Unknown
 from topoalloc.topology.reading import Reading, SourceRefusal, Standing
-from topoalloc.topology.same_devices import Cluster
+from topoalloc.topology.same_devices import Cluster, strangers
 from topoalloc.topology.same_gpus import same_gpus
 from topoalloc.topology.same_nics import same_nics
 
@@ -45,28 +45,32 @@ def assemble(readings: Sequence[Reading], gpu_memory_bytes: int | None) -> Machi
         return gpu_match
     nic_match = same_nics(readings, gpu_match.clusters)
     nic_clusters = nic_match.clusters[:NICS_MAX]
+    sources = [reading.source for reading in readings]
     agreement = Agreement()
     nics = joined_nics(readings, nic_clusters, agreement)
     gpus, address_warnings = distinct_addresses(
         joined_gpus(readings, gpu_match.clusters, agreement, gpu_memory_bytes), nics
     )
-    links, link_warnings = joined_links(readings, (*gpu_match.clusters, *nic_clusters), gpus, nics, agreement)
-    nics = _with_nodes_of_near_gpus(readings, nic_clusters, gpus, nics, links)
+    clusters = (*gpu_match.clusters, *nic_clusters)
+    nics = _with_nodes_of_near_gpus(readings, clusters, gpus, nics)
+    links, link_warnings = joined_links(readings, clusters, gpus, nics, agreement)
     nodes = joined_nodes(readings, gpus, nics, agreement)
     machine = Machine(
         numa_nodes=nodes,
-        gpus=tuple(_with_cpus_of_node(gpu, nodes) for gpu in gpus),
+        gpus=tuple(_with_cpus_of_node(gpu, nodes, _only_node(readings, nodes)) for gpu in gpus),
         nics=nics,
         links=links,
         switch_groups=switch_groups(links),
         nvswitches=tuple(sorted({switch for reading in readings for switch in reading.nvswitches})),
-        sources=tuple(dict.fromkeys(reading.source for reading in readings)),
+        sources=tuple(dict.fromkeys(sources)),
         warnings=tuple(
             dict.fromkeys(
                 (
                     *(warning for reading in readings for warning in reading.warnings),
                     *gpu_match.warnings,
                     *nic_match.warnings,
+                    *strangers(sources, gpu_match.clusters, "GPU"),
+                    *strangers(sources, nic_clusters, "NIC"),
                     *_left_out(nic_match.clusters),
                     *address_warnings,
                     *link_warnings,
@@ -102,26 +106,26 @@ def _left_out(clusters: Sequence[Cluster]) -> tuple[str, ...]:
 
 
 def _with_nodes_of_near_gpus(
-    readings: Sequence[Reading],
-    clusters: Sequence[Cluster],
-    gpus: Sequence[Gpu],
-    nics: Sequence[Nic],
-    links: Sequence[Link],
+    readings: Sequence[Reading], clusters: Sequence[Cluster], gpus: Sequence[Gpu], nics: Sequence[Nic]
 ) -> tuple[Nic, ...]:
     """Tables name no NUMA node of a NIC: it is that of the GPUs nearer to it than SYS, where they agree.
 
     Only where every source is silent. One that says -1 was asked and does not know, and a node that a BIOS gives to
     one of two neighbours alone is more often wrong than right.
     """
+    silent = [
+        all(readings[mention.reading].nics[mention.position].numa_node is None for mention in cluster)
+        for cluster in clusters[len(gpus) :]
+    ]
+    if not any(silent):
+        return tuple(nics)
+    # The classes that follow from the nodes found here are settled, and contradictions noted, afterwards.
+    links, _ = joined_links(readings, clusters, gpus, nics, Agreement())
     node_of = {gpu.id: gpu.numa_node for gpu in gpus}
     near: dict[str, set[int | Unknown]] = {}
     for link in links:
         if link.a in node_of and not isinstance(link.pcie, Unknown) and link.pcie < LinkClass.SYS:
             near.setdefault(link.b, set()).add(node_of[link.a])
-    silent = [
-        all(readings[mention.reading].nics[mention.position].numa_node is None for mention in cluster)
-        for cluster in clusters
-    ]
     return tuple(
         replace(nic, numa_node=_common_node(near.get(nic.id, set()))) if is_silent else nic
         for nic, is_silent in zip(nics, silent, strict=True)
@@ -137,8 +141,18 @@ def _common_node(nodes: set[int | Unknown]) -> int | Unknown:
     return Unknown("no source tells the NUMA node, and no GPU of known node is nearer than SYS")
 
 
-def _with_cpus_of_node(gpu: Gpu, nodes: Sequence[NumaNode]) -> Gpu:
-    """The CPUs near a GPU are those of its node, as in the kernel's local_cpulist, where no source lists them."""
-    if not isinstance(gpu.cpus, Unknown) or isinstance(gpu.numa_node, Unknown):
+def _with_cpus_of_node(gpu: Gpu, nodes: Sequence[NumaNode], only_node: int | None) -> Gpu:
+    """Where no source lists the CPUs near a GPU they are those of its node, as in the kernel's local_cpulist.
+
+    Of a machine known to have one node they are that node's even if the firmware told no node: there are no others.
+    The GPU's node stays unknown then; with one node nothing hangs on it.
+    """
+    node_id = only_node if isinstance(gpu.numa_node, Unknown) else gpu.numa_node
+    if not isinstance(gpu.cpus, Unknown) or node_id is None:
         return gpu
-    return replace(gpu, cpus=next(node.cpus for node in nodes if node.id == gpu.numa_node))
+    return replace(gpu, cpus=next(node.cpus for node in nodes if node.id == node_id))
+
+
+def _only_node(readings: Sequence[Reading], nodes: Sequence[NumaNode]) -> int | None:
+    is_complete = any(reading.all_numa_nodes for reading in readings)
+    return nodes[0].id if is_complete and len(nodes) == 1 else None

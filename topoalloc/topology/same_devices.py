@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -66,3 +66,22 @@ class Clusters:
                 a, b = self.of(earlier), self.of(mention)
                 if may_join(a, b) and self.join(a, b):
                     break
+
+
+def strangers(sources: Sequence[str], clusters: Iterable[Cluster], kind: str) -> tuple[str, ...]:
+    """Warnings for sources that list such devices and share none with the sources before them.
+
+    Sources of one machine may list different devices (a container sees fewer, a table RDMA devices only), but hardly
+    ever have none in common; two machines taken for one would show twice the devices.
+    """
+    lists: set[int] = set()
+    shares: set[int] = set()
+    for cluster in clusters:
+        readings = sorted(mention.reading for mention in cluster)
+        lists.update(readings)
+        shares.update(readings[1:])
+    return tuple(
+        f"no {kind} of {sources[number]} is one of {sources[min(lists)]}; are they of one machine?"
+        for number in sorted(lists - shares)
+        if number > min(lists)
+    )

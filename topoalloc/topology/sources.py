@@ -14,6 +14,7 @@ from topoalloc.topology.readers import nvml
 from topoalloc.topology.readers.files import FolderFiles
 from topoalloc.topology.readers.sysfs import read_machine_tree, read_sysfs
 from topoalloc.topology.reading import Reading, SourceRefusal, Standing
+from topoalloc.topology.restated import restated
 
 SOURCES_MAX = 32  # of one machine; there are about 15 formats
 _SYS, _PROC = "/sys", "/proc"
@@ -40,7 +41,7 @@ def load_machine(paths: Sequence[str], gpu_memory_bytes: int | None = None) -> M
         elif len(paths) == 1:
             return _with_gpu_memory(source, gpu_memory_bytes)
         else:
-            raise InputError(f"{path}: a snapshot is a whole machine and is not merged; give it alone")
+            readings.append(restated(source, f"snapshot ({path})"))
     return _assembled(readings, gpu_memory_bytes)
 
 
