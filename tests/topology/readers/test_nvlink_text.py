@@ -99,6 +99,7 @@ def test_fewer_links_on_the_last_gpu_than_on_others_of_its_model_are_pointed_out
         ("GPU 0: A (UUID: GPU-a)\n\t Link 0: 25 GB/s\n\t Link 0: 25 GB/s\n", "link 0 of GPU 0 is there twice"),
         ("GPU 0: A (UUID: GPU-a)\n\t Link 0: 25 G", "link 0 of GPU 0"),
         ("GPU 0: A (UUID: GPU-a)\n\t Link 0: Remote Device 00000000:D5:FF.0: Link 1\n", "link 0 of GPU 0"),
+        ("GPU 0: A (UUID: GPU-a)\nNVML: Unable to retriev", "cut short"),
         ("GPU 0: A (UUID: GPU-a)\n\t Link 0, P2P is supported: true\n", "line 2"),
         ("GPU 0: A (UUID: GPU-a)\nGPU 0: A (UUID: GPU-a)\n", "listed twice"),
         ("GPU 0: A (UUID: GPU-a)\n" + "".join(f" Link {at}: 25 GB/s\n" for at in range(200)), "more than"),

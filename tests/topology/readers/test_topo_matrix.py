@@ -400,6 +400,10 @@ def test_a_legend_cut_in_the_middle_of_a_line_is_refused(end: str) -> None:
     assert "cut short" in refusal(PLAIN[: PLAIN.rindex(end) + len(end)])
 
 
+def test_a_legend_without_lines_is_refused() -> None:
+    assert "cut short" in refusal(PLAIN.split("  X ")[0])
+
+
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_cut_in_half_is_refused_or_the_cut_took_nothing_but_legend(name: str) -> None:
     text = text_of(name)

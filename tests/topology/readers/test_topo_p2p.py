@@ -70,6 +70,12 @@ def test_cells_out_of_place_are_refused(text: str) -> None:
     assert refused(topo_p2p.parse(text, "p2p.txt"))
 
 
+@pytest.mark.parametrize("end", ["Legend", "Legend:", "OK   = Stat", "  GNS", "NS   = Not"])
+def test_a_legend_cut_in_the_middle_of_a_line_is_refused(end: str) -> None:
+    text = text_of(RECORDED)
+    assert "cut short" in refused(topo_p2p.parse(text[: text.rindex(end) + len(end)], RECORDED))
+
+
 @given(st.integers(0, 200))
 def test_a_matrix_cut_anywhere_is_refused_or_whole(cut: int) -> None:
     text = text_of(RECORDED)

@@ -7,7 +7,7 @@ refused by name. Tabs, colours, rule lines and line breaks may be gone, added or
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -28,6 +28,9 @@ OPEN_BREAKS_MAX = 6
 TITLES_LENGTH_MAX = 120
 
 TAB_WIDTH = 8
+LEGEND_TITLE = "Legend:"
+NIC_LEGEND_TITLE = "NIC Legend:"
+_CUT_NIC_NAME = re.compile(r"NIC\d+\s*:?")
 _RULE_LINE = re.compile(r"[\s|:+=_─━-]*")
 _CONTINUATION = re.compile(r"(?!\s*(?:GPU|NIC|MIG)\d)[A-Z0-9,/?\s-]+")
 _BROKEN_ROW = re.compile(r"\s*((?:GPU|NIC)\d+)\b(?!\s*[:：])")
@@ -148,6 +151,30 @@ def read_matrix(text: PrintedText, words: Vocabulary, source: str) -> Matrix | S
         rows.append(row)
     before, after = text.lines[:header_at], text.lines[end:]
     return Matrix(header.columns, header.titles, tuple(rows), before, after, text.is_open and not after)
+
+
+def cut_legend_line(
+    matrix: Matrix, text_is_open: bool, legend: Mapping[str, tuple[str, tuple[str, ...]]]
+) -> str | None:
+    """The last line of a text, if it is a legend's title, or has no line end and is a part of a line of the legend.
+
+    `legend` has for each word how its English explanation begins and how it may end; other languages are not judged.
+    """
+    last = next((line.strip() for line in reversed(matrix.after) if line.strip()), "")
+    if last in (LEGEND_TITLE, NIC_LEGEND_TITLE):
+        return last
+    if not last or not text_is_open:
+        return None
+    word, equals, explanation = (part.strip() for part in last.partition("="))
+    if not equals:
+        beginnings = (LEGEND_TITLE, NIC_LEGEND_TITLE, *legend)
+        is_cut = any(beginning.startswith(last) for beginning in beginnings) or bool(_CUT_NIC_NAME.fullmatch(last))
+        return last if is_cut else None
+    if word not in legend:
+        return None
+    beginning, ends = legend[word]
+    is_english = explanation.startswith(beginning) or beginning.startswith(explanation)
+    return last if is_english and not explanation.endswith(ends) else None
 
 
 def _unruled(line: str) -> str:

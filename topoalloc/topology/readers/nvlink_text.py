@@ -61,6 +61,8 @@ def parse(text: str, name: str) -> Reading | SourceRefusal:
         problem = _take(gpus, line)
         if problem is not None:
             return SourceRefusal(source, f"line {number}: {problem}")
+    if lines.is_open and _NO_ANSWER.fullmatch(lines.lines[-1]) and not _NO_LINKS.fullmatch(lines.lines[-1]):
+        return SourceRefusal(source, "the last line is cut short; record it again")
     if not gpus:
         return SourceRefusal(source, "no line `GPU 0: MODEL (UUID: GPU-...)` in it")
     return Reading(

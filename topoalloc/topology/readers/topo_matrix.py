@@ -14,7 +14,16 @@ from itertools import combinations
 from topoalloc.topology.cpus import CpuSet
 from topoalloc.topology.machine import LinkClass, Unknown
 from topoalloc.topology.readers import topo_p2p
-from topoalloc.topology.readers.matrix_text import Matrix, MatrixRow, Title, has_rows, read_matrix, vocabulary
+from topoalloc.topology.readers.matrix_text import (
+    NIC_LEGEND_TITLE,
+    Matrix,
+    MatrixRow,
+    Title,
+    cut_legend_line,
+    has_rows,
+    read_matrix,
+    vocabulary,
+)
 from topoalloc.topology.readers.printed_text import plain_head, printed_lines
 from topoalloc.topology.reading import (
     GpuReading,
@@ -34,12 +43,20 @@ _GPU = re.compile(r"GPU(\d{1,4})")
 _NIC = re.compile(r"NIC\d{1,4}")
 # MIG instances hang where their GPU hangs.
 _MIG = re.compile(r"(?:GPU\d+[./:_-]?)?MIG\S*")
-_LEGEND_WORDS = ("X", "SYS", "SOC", "NODE", "PHB", "PXB", "PIX", "NV#", UNKNOWN_CELL)
-_LEGEND_LINE = re.compile(rf"\s*({'|'.join(map(re.escape, _LEGEND_WORDS))})\s*=\s*(.*)")
+# How the English legends of all drivers begin and end what they say of a word.
+_TRAVERSING = "Connection traversing "
+_LEGEND: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "X": ("Self", ("Self",)),
+    "SYS": (_TRAVERSING, (")",)),
+    "SOC": (_TRAVERSING, (")",)),
+    "NODE": (_TRAVERSING, ("NUMA node",)),
+    "PHB": (_TRAVERSING, (")",)),
+    "PXB": (_TRAVERSING, (")",)),
+    "PIX": (_TRAVERSING, ("switch", "bridge")),
+    "NV#": (_TRAVERSING, ("NVLinks",)),
+}
+_LEGEND_LINE = re.compile(rf"\s*({'|'.join(map(re.escape, (*_LEGEND, UNKNOWN_CELL)))})\s*=\s*(.*)")
 _NIC_LEGEND = re.compile(r"\s*(NIC\d{1,4})\s*[:：]\s*(\S+)\s*")
-_LEGEND_TITLES = ("Legend:", "NIC Legend:")
-# How the English legends of all drivers end their lines; a last line that ends otherwise was cut.
-_LEGEND_ENDS = (")", "Self", "NUMA node", "switch", "bridge", "NVLinks")
 # Grace: the node of the CPUs, then the node ids reserved for the memory of MIG instances, of which a GPU has seven.
 _NODE_AND_RESERVED = re.compile(r"(\d+)((?:,\d+-\d+)+)")
 _MIG_INSTANCES = 7
@@ -108,13 +125,13 @@ def _is_gpu_side(label: str) -> bool:
 
 def _rdma_names(matrix: Matrix, text_is_open: bool) -> Mapping[str, str] | str:
     """RDMA device by NIC label, from the NIC Legend or from the label itself; or why the legend cannot be used."""
-    last = matrix.after[-1].strip() if matrix.after and text_is_open else ""
-    if last and _is_cut_legend(last):
-        return f"the legend is cut short at {last[:40]!r}; record the table again"
+    cut = cut_legend_line(matrix, text_is_open, _LEGEND)
+    if cut is not None:
+        return f"the legend is cut short at {cut[:40]!r}; record the table again"
     told = {match[1]: match[2] for line in matrix.after if (match := _NIC_LEGEND.fullmatch(line))}
     numbered = [row.label for row in matrix.rows if _NIC.fullmatch(row.label)]
     lacking = [label for label in numbered if label not in told]
-    titled = any(line.strip() == _LEGEND_TITLES[1] for line in matrix.after)
+    titled = any(line.strip() == NIC_LEGEND_TITLE for line in matrix.after)
     if lacking and (told or titled):
         return f"the NIC Legend does not name {lacking[0]}; it is cut short, record the table again"
     names = {row.label: row.label for row in matrix.rows if not _NIC.fullmatch(row.label)}
@@ -123,19 +140,6 @@ def _rdma_names(matrix: Matrix, text_is_open: bool) -> Mapping[str, str] | str:
     if doubled is not None:
         return f"the NIC Legend gives {told[doubled]} to two NICs; it is cut short or altered, record the table again"
     return names
-
-
-def _is_cut_legend(last: str) -> bool:
-    """Whether the last line of a text without a final line end is the beginning of a legend line."""
-    if any(title.startswith(last) for title in _LEGEND_TITLES) or re.fullmatch(r"NIC\d+\s*:?", last):
-        return True
-    if "=" not in last:
-        return any(word.startswith(last) for word in _LEGEND_WORDS)
-    match = _LEGEND_LINE.fullmatch(last)
-    if match is None:
-        return False
-    is_english = match[2].startswith("Connection") or "Connection".startswith(match[2]) or "Self".startswith(match[2])
-    return is_english and not match[2].endswith(_LEGEND_ENDS)
 
 
 def _gpu(row: MatrixRow, titles: Sequence[Title]) -> GpuReading:

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import combinations
 
-from topoalloc.topology.readers.matrix_text import Matrix, has_rows, read_matrix, vocabulary
+from topoalloc.topology.readers.matrix_text import Matrix, cut_legend_line, has_rows, read_matrix, vocabulary
 from topoalloc.topology.readers.printed_text import plain_head, printed_lines
 from topoalloc.topology.reading import GpuReading, LinkReading, Reading, SourceRefusal, Standing
 
 # CNS, GNS, TNS, NS: chipset, GPU, topology or the capability not supported; DR: disabled by a registry key.
 WORDS = vocabulary("X", "OK", "CNS", "GNS", "TNS", "NS", "DR", "U")
 
+_LEGEND: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "X": ("Self", ("Self",)),
+    "OK": ("Status Ok", ("Ok",)),
+    "CNS": ("Chipset not supported", ("supported",)),
+    "GNS": ("GPU not supported", ("supported",)),
+    "TNS": ("Topology not supported", ("supported",)),
+    "NS": ("Not supported", ("supported",)),
+    "DR": ("Disabled by regkey", ("regkey",)),
+    "U": ("Unknown", ("Unknown",)),
+}
 _GPU = re.compile(r"GPU(\d{1,4})")
 _OWN_WORD = re.compile(
     r"^[^\S\n]*GPU\d+\b[^\n]*[\s|](?:OK|CNS|GNS|TNS|NS|DR|U)(?:[\s|]|$)|^[^\S\n]*OK[^\S\n]*=[^\S\n]*Status Ok",
@@ -39,6 +50,9 @@ def parse(text: str, name: str) -> Reading | SourceRefusal:
     matrix = read_matrix(lines, WORDS, source)
     if isinstance(matrix, SourceRefusal):
         return matrix
+    cut = cut_legend_line(matrix, lines.is_open, _LEGEND)
+    if cut is not None:
+        return SourceRefusal(source, f"the legend is cut short at {cut[:40]!r}; record the table again")
     if matrix.titles:
         return SourceRefusal(source, f"it has a column {matrix.titles[0]}: a table of `topo -m`, not of `topo -p2p`")
     for row in matrix.rows:
