@@ -7,13 +7,14 @@ from types import MappingProxyType
 from tests.handmade import machine
 from topoalloc.allocation.demand import ContainerDemand, PodDemand
 from topoalloc.allocation.identity import Identified, Unidentified, identify
-from topoalloc.allocation.ledger import Holding, Owner, State
+from topoalloc.allocation.ledger import REFUSAL_FRESH_S, Holding, Owner, State
 from topoalloc.sharing.inventory import Inventory, inventory_of
 from topoalloc.sharing.settings import CORE_RESOURCE, MEMORY_RESOURCE, SharingSettings
 
 INVENTORY = inventory_of(machine(), SharingSettings())
 assert isinstance(INVENTORY, Inventory)
 NODE = INVENTORY
+NOW_S = 100.0
 
 
 def pod(name: str, *containers: ContainerDemand, uid: str = "") -> PodDemand:
@@ -42,7 +43,7 @@ def ledger(**holdings: Holding) -> State:
 
 
 def named(state: State, roster: tuple[PodDemand, ...], resource: str, amount: int) -> str | None:
-    who = identify(state, NODE, roster, resource, amount)
+    who = identify(state, NODE, roster, resource, amount, NOW_S)
     return str(who.owner) if isinstance(who, Identified) else None
 
 
@@ -83,17 +84,23 @@ def test_an_amount_that_fits_nobody_names_nobody():
 
 
 def test_two_pods_that_fit_name_nobody_and_both_are_told():
-    who = identify(State(), NODE, (pod("a", share()), pod("b", share())), CORE_RESOURCE, 30)
+    who = identify(State(), NODE, (pod("a", share()), pod("b", share())), CORE_RESOURCE, 30, NOW_S)
 
     assert isinstance(who, Unidentified)
     assert "ns/a/app" in who.reason
     assert "ns/b/app" in who.reason
 
 
-def test_a_pod_that_was_refused_does_not_speak_again():
-    state = State(refused=frozenset({"uid-a"}))
+def test_a_pod_that_was_just_refused_does_not_speak_again():
+    state = State(refused=MappingProxyType({"uid-a": NOW_S - REFUSAL_FRESH_S / 2}))
 
     assert named(state, (pod("a", share()), pod("b", share())), CORE_RESOURCE, 30) == "ns/b/app"
+
+
+def test_a_pod_refused_long_ago_is_judged_anew_under_the_same_uid():
+    state = State(refused=MappingProxyType({"uid-a": NOW_S - REFUSAL_FRESH_S}))
+
+    assert named(state, (pod("a", share()),), CORE_RESOURCE, 30) == "ns/a/app"
 
 
 def test_a_pod_of_the_same_name_with_another_uid_is_another_pod():
@@ -109,4 +116,4 @@ def test_a_running_pod_is_past_admission_whatever_it_holds():
 
 
 def test_without_a_roster_nobody_is_named():
-    assert isinstance(identify(State(), NODE, None, CORE_RESOURCE, 30), Unidentified)
+    assert isinstance(identify(State(), NODE, None, CORE_RESOURCE, 30, NOW_S), Unidentified)

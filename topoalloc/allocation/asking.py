@@ -46,7 +46,7 @@ def ask(
     if roster is not None:
         state = only_active(state, roster)
     state = replace(state, calls=state.calls + 1)
-    who = identify(state, inventory, roster, question.resource.name, question.size)
+    who = identify(state, inventory, roster, question.resource.name, question.size, now_s)
     if isinstance(who, Identified):
         owner, uid, container, guess = who.owner, who.pod.uid, who.container, None
         amounts = amounts_aligned(who.pod, who.container, alignment)

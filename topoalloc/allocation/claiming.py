@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from topoalloc.allocation.asking import unnamed_owner
 from topoalloc.allocation.demand import ContainerDemand, Demand, PodDemand, core_fault, demand_fault, demand_of
@@ -83,8 +84,9 @@ def claim_devices(
             fault = _fault_of_rivals(state, inventory, claim, min(rivals))
     state = replace(state, calls=state.calls + 1)
     if fault is not None:
-        refused = state.refused | {speaker.uid} if speaker.uid else state.refused
-        return replace(state, refused=refused, conversation=None), Refusal(speaker.owner, fault)
+        refused = {**state.refused, speaker.uid: now_s} if speaker.uid else state.refused
+        state = replace(state, refused=MappingProxyType(dict(refused)), conversation=None)
+        return state, Refusal(speaker.owner, fault)
     return _granted(state, inventory, claim, speaker, now_s), Grant(speaker.owner, claim.ids)
 
 
@@ -102,7 +104,7 @@ def _speaker(
     talk = state.conversation
     if talk is not None and names_itself(state, claim, now_s):
         return _Speaker(state, talk.owner, talk.uid, talk.demand)
-    who = identify(state, inventory, roster, claim.resource.name, len(claim.ids))
+    who = identify(state, inventory, roster, claim.resource.name, len(claim.ids), now_s)
     if isinstance(who, Identified):
         return _Speaker(state, who.owner, who.pod.uid, who.container)
     state, owner = unnamed_owner(state, inventory, claim.resource.name, now_s)

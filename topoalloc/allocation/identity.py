@@ -35,7 +35,12 @@ class Unidentified:
 
 
 def identify(
-    state: State, inventory: Inventory, roster: tuple[PodDemand, ...] | None, resource: str, amount: int
+    state: State,
+    inventory: Inventory,
+    roster: tuple[PodDemand, ...] | None,
+    resource: str,
+    amount: int,
+    now_s: float,
 ) -> Identified | Unidentified:
     """Name the container that a call for `amount` devices of `resource` belongs to."""
     if roster is None:
@@ -43,7 +48,7 @@ def identify(
     candidates = [
         Identified(pod, container)
         for pod in roster
-        if pod.uid not in state.refused
+        if not state.just_refused(pod.uid, now_s)
         for container in _next_container(state, inventory, pod)
         if container.amount(resource) == amount and not _held(state, inventory, pod, container, resource)
     ]

@@ -21,6 +21,10 @@ RECORD_GRACE_S = 2.0
 # After a longer pause another container is speaking.
 PAIRING_WINDOW_S = 5.0
 
+# The kubelet marks a refused pod Failed right after our refusal. A pod that asks later than this is being judged anew,
+# as a restarted kubelet does with static pods, under the same uid.
+REFUSAL_FRESH_S = 1.0
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Owner:
@@ -73,19 +77,20 @@ class Conversation:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The whole ledger. `calls` counts calls of the kubelet; `refused` remembers pods (uid) that got a refusal."""
+    """The whole ledger. `calls` counts calls of the kubelet; `refused` tells when pods (by uid) got a refusal."""
 
     holdings: Mapping[Owner, Holding] = field(default_factory=lambda: MappingProxyType({}))
     conversation: Conversation | None = None
     calls: int = 0
     serials: int = 0
-    refused: frozenset[str] = frozenset()
+    refused: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     unhealthy: frozenset[str] = frozenset()  # device keys
     narrows: bool | None = None  # whether the kubelet has been seen to narrow candidates to NUMA nodes
 
-    def holders(self) -> Mapping[str, Owner]:
-        """Owner of every held id."""
-        return {device_id: owner for owner, holding in self.holdings.items() for device_id in holding.ids}
+    def just_refused(self, uid: str, now_s: float) -> bool:
+        """Whether this pod was refused so lately that its next call cannot have come yet."""
+        at_s = self.refused.get(uid)
+        return at_s is not None and now_s - at_s < REFUSAL_FRESH_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +166,9 @@ def only_active(state: State, roster: tuple[PodDemand, ...]) -> State:
         if uid is None or (holding.uid and holding.uid != uid):
             continue
         table[owner] = holding if holding.uid == uid else replace(holding, uid=uid)
-    return replace(state, holdings=_frozen(table), refused=state.refused & frozenset(uids.values()))
+    here = frozenset(uids.values())
+    refused = {uid: at_s for uid, at_s in state.refused.items() if uid in here}
+    return replace(state, holdings=_frozen(table), refused=MappingProxyType(refused))
 
 
 def confirmed_ids(state: State) -> Mapping[Owner, frozenset[str]]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 import grpc
+
+T = TypeVar("T")
 
 # A node with 100,000 devices answers List with several megabytes; upstream's own clients use 16 MiB.
 MESSAGE_BYTES_MAX = 16 * 1024**2
@@ -27,6 +31,24 @@ def unix_channel(path: Path) -> grpc.Channel:
         ("grpc.max_reconnect_backoff_ms", 1000),
     )
     return grpc.insecure_channel(f"unix:{path}", options=options)
+
+
+# The kubelet serves each of its local APIs 100 requests a second with a burst of 10, all clients together; beyond it
+# refuses at once. The next token is 10 ms away.
+RATE_PAUSE_S = 0.015
+RATE_TRIES_MAX = 6
+
+
+def within_rate(call: Callable[[], T]) -> T:
+    """Make a call, again after a moment when the kubelet's rate limit refused it; raises what the last try raised."""
+    for _ in range(RATE_TRIES_MAX - 1):
+        try:
+            return call()
+        except grpc.RpcError as error:
+            if code_of(error) is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                raise
+            time.sleep(RATE_PAUSE_S)
+    return call()
 
 
 def code_of(error: grpc.RpcError) -> grpc.StatusCode:

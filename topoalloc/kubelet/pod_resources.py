@@ -8,7 +8,7 @@ import grpc
 
 from topoalloc.allocation.ledger import ListedContainer, Owner
 from topoalloc.errors import KubeletError
-from topoalloc.kubelet.channel import code_of, reason_of, unix_channel
+from topoalloc.kubelet.channel import code_of, reason_of, unix_channel, within_rate
 from topoalloc.pb import podresources_v1_pb2 as pb
 from topoalloc.pb.podresources_v1_pb2_grpc import PodResourcesListerStub
 
@@ -40,7 +40,7 @@ class PodResources:
         if not self._socket.exists():
             raise KubeletError(f"{self._socket} does not exist")
         try:
-            answer = self._stub.List(pb.ListPodResourcesRequest(), timeout=LIST_TIMEOUT_S)
+            answer = within_rate(lambda: self._stub.List(pb.ListPodResourcesRequest(), timeout=LIST_TIMEOUT_S))
         except grpc.RpcError as error:
             raise KubeletError(f"PodResources List failed: {reason_of(error)}") from error
         return tuple(item for pod in answer.pod_resources for item in self._containers(pod))
@@ -49,7 +49,7 @@ class PodResources:
         """Whether a container still holds one of these ids, by Get, which has no side effect; raises KubeletError."""
         request = pb.GetPodResourcesRequest(pod_name=owner.pod, pod_namespace=owner.namespace)
         try:
-            answer = self._stub.Get(request, timeout=GET_TIMEOUT_S)
+            answer = within_rate(lambda: self._stub.Get(request, timeout=GET_TIMEOUT_S))
         except grpc.RpcError as error:
             if code_of(error) in NO_SUCH_POD:
                 return False

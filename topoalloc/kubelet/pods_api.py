@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from topoalloc.allocation.demand import ContainerDemand, PodDemand
 from topoalloc.errors import KubeletError
-from topoalloc.kubelet.channel import reason_of, unix_channel
+from topoalloc.kubelet.channel import reason_of, unix_channel, within_rate
 from topoalloc.pb import pods_v1alpha1_pb2 as pb
 from topoalloc.pb.core_v1_pod_pb2 import Container, Pod
 from topoalloc.pb.pods_v1alpha1_pb2_grpc import PodsStub
@@ -37,7 +37,7 @@ class PodsApi:
         if not self._socket.exists():
             raise KubeletError(f"{self._socket} does not exist")
         try:
-            answer = self._stub.ListPods(pb.ListPodsRequest(), timeout=LIST_TIMEOUT_S)
+            answer = within_rate(lambda: self._stub.ListPods(pb.ListPodsRequest(), timeout=LIST_TIMEOUT_S))
             pods = [Pod.FromString(data) for data in answer.pods]
         except grpc.RpcError as error:
             raise KubeletError(f"pods API ListPods failed: {reason_of(error)}") from error
