@@ -121,8 +121,17 @@ def subtitle(machine: Machine) -> str:
     if machine.nvswitches:
         parts.append("1 NVSwitch" if len(machine.nvswitches) == 1 else f"{len(machine.nvswitches)} NVSwitches")
     if machine.sources:
-        parts.append("read from " + ", ".join(machine.sources))
+        parts.append(f"read from {_sources_words(machine.sources)}")
     return " · ".join(parts)
+
+
+def _sources_words(sources: Sequence[str]) -> str:
+    """`topo -m (host.txt)`; of several sources the formats alone, since they have to fit on a line."""
+    formats = dict.fromkeys(source.partition(" (")[0] for source in sources)
+    if len(sources) > 1:
+        return ", ".join(formats)
+    kind, parenthesis, path = sources[0].partition(" (")
+    return kind + parenthesis + (path.rstrip("/)").rpartition("/")[2] + ")" if parenthesis else "")
 
 
 def links_words(count: int, fabric: str) -> str:
