@@ -166,6 +166,10 @@ class _Search:
 
     def _candidate(self, nodes: _Slice) -> _Candidate | NotTaken | None:
         combo = nodes.items()
+        # A node whose CPUs are in several sockets can stand twice in a combination; the kubelet counts it twice
+        # everywhere but here.
+        if sum(self._free(node) for node in set(combo)) < self.count:
+            return None
         if sum(self._whole_groups(node) for node in combo) < self.count:
             return None
         part = self._even_part(len(combo))
@@ -173,7 +177,9 @@ class _Search:
             part = min([part, *(self._whole_groups(node) for node in combo)])
         if any(self._free(node) < part for node in combo):
             return None
-        left = {node: self._free(node) - (part if node in combo else 0) for node in self.nodes}
+        left = {node: self._free(node) for node in self.nodes}
+        for node in combo:
+            left[node] -= part
         remainder = self.count - part * len(combo)
         in_one_socket = self.align_by_socket and len(self.topology.sockets_of_nodes(combo)) <= 1
         if remainder == 0:

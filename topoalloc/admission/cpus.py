@@ -41,6 +41,12 @@ OPTION_FIELDS = {
 }
 # Known to the kubelet and not understood here, with the reason.
 OPTIONS_REFUSED = {"prefer-align-cpus-by-uncorecache": "last-level caches are not part of the machine model"}
+# Options below a feature gate: the gate, its default, and how the kubelet calls the level.
+GATED_OPTIONS = {
+    "align-by-socket": ("CPUManagerPolicyAlphaOptions", False, "Alpha"),
+    "distribute-cpus-across-cores": ("CPUManagerPolicyAlphaOptions", False, "Alpha"),
+    "distribute-cpus-across-numa": ("CPUManagerPolicyBetaOptions", True, "Beta"),
+}
 # The kubelet refuses these together (policy_options.go).
 EXCLUSIVE_OPTIONS = (
     ("full-pcpus-only", "distribute-cpus-across-cores"),
@@ -76,13 +82,20 @@ class CpuState:
     reusable: CpuSet = field(default_factory=CpuSet)
 
 
-def parse_cpu_options(options: Mapping[str, str]) -> CpuOptions:
-    """Read `cpuManagerPolicyOptions`. Raises InputError that names the option."""
+def parse_cpu_options(options: Mapping[str, str], feature_gates: Mapping[str, bool] | None = None) -> CpuOptions:
+    """Read `cpuManagerPolicyOptions`, under the `featureGates` of the same configuration.
+
+    Raises InputError that names the option.
+    """
     for name in sorted(options):
         if name in OPTIONS_REFUSED:
             raise InputError(f"CPU Manager policy option {name!r} is not supported: {OPTIONS_REFUSED[name]}")
         if name not in OPTION_FIELDS:
             raise InputError(f"unknown CPU Manager Policy option: {name!r}")
+        gate, default, level = GATED_OPTIONS.get(name, ("", True, ""))
+        if not (feature_gates or {}).get(gate, default):
+            missing = f"CPU Manager Policy {level}-level Options not enabled, but option {name!r} provided"
+            raise InputError(f"{missing}: set the feature gate {gate}")
     values = {OPTION_FIELDS[name]: parse_bool(name, value) for name, value in options.items()}
     for one, other in EXCLUSIVE_OPTIONS:
         if values.get(OPTION_FIELDS[one]) and values.get(OPTION_FIELDS[other]):

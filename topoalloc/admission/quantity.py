@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from topoalloc.errors import InputError
 
 NANOS = 10**9
-VALUE_MAX = 2**63 - 1  # larger ones are clamped to it by the API
+VALUE_MAX = 2**63 - 1  # the kubelet counts in 64 bits
 DIGITS_MAX = 64  # more digits than any meaningful quantity; bounds the arithmetic on hostile text
 EXPONENT_MAX = 64  # beyond it every non-zero number is clamped or rounded up anyway
 
@@ -55,7 +55,9 @@ ZERO = Quantity(0)
 def parse_quantity(text: str) -> Quantity:
     """Read `100m`, `1.5`, `2e3`, `1Gi` ... Raises InputError that quotes the text.
 
-    As in the API: finer than a billionth is rounded away from zero, larger than 2^63-1 is clamped to it.
+    As in the API: finer than a billionth is rounded away from zero, and more than 2^63-1 with a binary suffix is
+    clamped to it. Other numbers of that size, which the API stores and the kubelet then misreads, are refused, and
+    so is text without a digit, which the API reads as 0.
     """
     match = _FORM.fullmatch(text)
     if match is None or not (match[2] or match[3]) or len(text) > DIGITS_MAX:
@@ -67,5 +69,8 @@ def parse_quantity(text: str) -> Quantity:
     numerator = int(whole + fraction or "0") * _NANOS_BY_SUFFIX[suffix]
     scale = power - len(fraction)
     nanos = numerator * 10**scale if scale >= 0 else -(-numerator // 10**-scale)
-    nanos = min(nanos, VALUE_MAX * NANOS)
+    if nanos > VALUE_MAX * NANOS:
+        if suffix not in _BINARY_NANOS:
+            raise InputError(f"not a quantity: {text!r} is larger than 2^63-1")
+        nanos = VALUE_MAX * NANOS
     return Quantity(-nanos if sign == "-" else nanos)
