@@ -31,10 +31,9 @@ from topoalloc.topology.readers.sysfs import read_machine_tree
 from topoalloc.topology.readers.xml_document import read_xml
 from topoalloc.topology.reading import Reading, SourceRefusal
 
-# The largest real dumps are 0.4 MiB packed; an unpacked tar of a big server is 60 MiB.
+# The largest real dumps are 0.4 MiB packed; an unpacked tar of a big server is 60 MiB, a snapshot of the largest
+# machine 100 MiB. Readers of smaller formats have bounds of their own below this one.
 FILE_BYTES_MAX = 128 * 2**20
-# hwloc XML of a 4-socket machine has 0.5 MiB; everything else that is text is smaller.
-TEXT_BYTES_MAX = 32 * 2**20
 _HEAD_CHARS = 16 * 1024  # what a text reader sees to recognise its format
 _FORMATS = (
     "a sysfs folder or its tar archive, NCCL or hwloc XML, a snapshot of `topoalloc record`, or the text of nvidia-smi "
@@ -88,8 +87,6 @@ def read_content(data: bytes, name: str) -> Reading | Machine | SourceRefusal:
     if is_archive(data[:512]):
         files = open_archive(data, name)
         return files if isinstance(files, SourceRefusal) else read_machine_tree(files, f"sysfs ({name})")
-    if len(data) > TEXT_BYTES_MAX:
-        return SourceRefusal(name, f"is larger than {TEXT_BYTES_MAX >> 20} MiB and no archive; give one machine's file")
     if data.startswith((b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"\x7fELF")) or _is_binary(data):
         return SourceRefusal(name, f"is binary and no tar archive (plain, gz, bz2, xz); give {_FORMATS}")
     text = _decoded(data)

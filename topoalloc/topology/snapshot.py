@@ -14,6 +14,7 @@ from dataclasses import fields, is_dataclass, replace
 from enum import IntEnum
 from typing import TypeVar
 
+from topoalloc.topology.assemble import GPUS_MAX, NICS_MAX
 from topoalloc.topology.checks import check_machine
 from topoalloc.topology.cpus import CpuSet
 from topoalloc.topology.machine import (
@@ -32,9 +33,9 @@ from topoalloc.topology.pci import PciAddress, PciPath
 from topoalloc.topology.reading import SourceRefusal
 
 SCHEMA = "topoalloc.snapshot/v1"
-# 512 devices make 131,000 links of 120 characters.
-CHARS_MAX = 32 * 2**20
-ITEMS_MAX = 200_000  # of one list
+# The largest machine that is assembled has 896 devices, so 401,000 links of about 200 characters.
+CHARS_MAX = 128 * 2**20
+ITEMS_MAX = 500_000  # of one list
 # Predictable names built from a MAC address or a GUID (udev, rdma-core): enx001122334455, ibx0c42a10300aabbcc.
 _SERIAL_NAME = re.compile(r"((?:en|ib|ww|roce|iw|hns)x)[0-9a-f]{8,16}")
 _UUID = re.compile(r"(?:GPU-|MIG-)+[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?:/\d+/\d+)?")
@@ -301,6 +302,9 @@ def _machine(document: object) -> Machine:
         what = "is missing" if schema is None else f"is {str(schema)[:60]!r}"
         raise _SnapshotError("$.schema", f"{what}, and {SCHEMA} is read here")
     machine = _MACHINE({key: value for key, value in document.items() if key != "schema"}, "$")
+    # Before the check, whose cost grows with the square of the devices.
+    if len(machine.gpus) > GPUS_MAX or len(machine.nics) > NICS_MAX:
+        raise _SnapshotError("$", f"has more than {GPUS_MAX} GPUs or {NICS_MAX} NICs")
     broken = check_machine(machine)
     if broken:
         raise _SnapshotError("$", broken[0])

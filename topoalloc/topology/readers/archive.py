@@ -114,6 +114,7 @@ def open_archive(data: bytes, name: str) -> ArchiveFiles | SourceRefusal:
         for member in tar_members(source, CONTENT_BYTES_MAX):
             budget.spend(member)
             _place(root, member, budget)
+        source.finish()
     except ArchiveError as error:
         return SourceRefusal(name, f"archive {error}")
     return ArchiveFiles(root)
@@ -179,15 +180,21 @@ class _Bounded:
         self._total = 0
 
     def read(self, size: int, /) -> bytes:
-        self._total += size
-        if self._total > UNPACKED_BYTES_MAX:
-            raise ArchiveError(f"unpacks to more than {UNPACKED_BYTES_MAX >> 20} MiB; record sys of one machine only")
         try:
-            return self._stream.read(size)
+            data = self._stream.read(size)
         except EOFError:
             raise ArchiveError("cut short: its compressed data end too early") from None
         except (OSError, ValueError, MemoryError, lzma.LZMAError, zlib.error):  # MemoryError: a huge xz dictionary
             raise ArchiveError("damaged: its compressed data cannot be unpacked") from None
+        self._total += len(data)
+        if self._total > UNPACKED_BYTES_MAX:
+            raise ArchiveError(f"unpacks to more than {UNPACKED_BYTES_MAX >> 20} MiB; record sys of one machine only")
+        return data
+
+    def finish(self) -> None:
+        """Read to the end, where the packings keep the checksum of the whole."""
+        while self.read(1 << 20):
+            pass
 
 
 def _unpacking(data: bytes) -> io.BufferedIOBase:

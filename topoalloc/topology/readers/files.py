@@ -133,4 +133,7 @@ class FilesBelow:
 def text_of(files: Files, path: str) -> str | None:
     """Content of a file as stripped text; None where it cannot be read. Bytes that are no UTF-8 show as `�`."""
     content = files.read(path)
-    return None if content is None else content.decode("utf-8", "replace").strip()
+    if content is None:
+        return None
+    # Some kernels count the terminator into an attribute's length (cpumap on arm64, 4.1x).
+    return content.partition(b"\0")[0].decode("utf-8", "replace").strip()

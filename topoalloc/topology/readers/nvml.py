@@ -196,11 +196,13 @@ class _Session:
 
 
 def _address(info: object) -> PciAddress | None:
-    """The address in an nvmlPciInfo_t, `0000000F:00:00.0` upper case with eight domain digits."""
+    """The address in an nvmlPciInfo_t, `00000000:0F:00.0`: upper case, eight domain digits."""
     text = getattr(info, "busId", None)
+    if isinstance(text, bytes):  # not all versions of the bindings decode it
+        text = text.decode("ascii", "replace")
     try:
-        return PciAddress.parse(text.decode("ascii")) if isinstance(text, bytes) else None
-    except ValueError:  # also text that is no ASCII
+        return PciAddress.parse(text) if isinstance(text, str) else None
+    except ValueError:
         return None
 
 
