@@ -12,6 +12,7 @@ from topoalloc.admission.pod import Container, is_extended
 from topoalloc.admission.refusal import Refusal
 from topoalloc.cli.simulation.granted import GpuShare, Granted, granted
 from topoalloc.cli.simulation.remedy import remedy_of
+from topoalloc.cli.simulation.shortfall import shortfall
 from topoalloc.kubelet.simulated.device_manager import PluginCall
 from topoalloc.kubelet.simulated.environment import environment_of
 from topoalloc.kubelet.simulated.kubelet import Admission
@@ -78,7 +79,7 @@ def outcome_of(admission: Admission, inventory: Inventory) -> PodOutcome:
         namespace=pod.namespace,
         refusal=refusal,
         why=None if explanation is None else explanation.sentence,
-        remedy=_remedy(admission),
+        remedy=_remedy(admission, inventory),
         containers=tuple(containers),
         warnings=tuple(warnings),
     )
@@ -149,7 +150,24 @@ def _class_of(link: Link | None) -> str | None:
     return None if isinstance(link.pcie, Unknown) else link.pcie.name
 
 
-def _remedy(admission: Admission) -> str | None:
+def _remedy(admission: Admission, inventory: Inventory) -> str | None:
+    """From the merge that was refused, from the kubelet's own counts, else from what is free on the GPUs."""
     if admission.refusal is None:
         return None
-    return admission.explanation.remedy if admission.explanation is not None else remedy_of(admission.refusal)
+    if admission.explanation is not None:
+        return admission.explanation.remedy
+    counted = remedy_of(admission.refusal)
+    refused = next((call for call in reversed(admission.calls) if call.error is not None), None)
+    if counted is not None or refused is None:
+        return counted
+    container = next(one for one in admission.pod.containers if one.name == refused.container)
+    hint = admission.affinities.get(container.name)
+    nodes = None if hint is None or hint.mask is None else nodes_of(hint.mask)
+    return shortfall(container, inventory, _held(admission, container), nodes)
+
+
+def _held(admission: Admission, container: Container) -> frozenset[str]:
+    """Device ids that a container cannot have: those of other pods, and of its own pod's that keep running."""
+    ended = {one.name for one in admission.pod.containers if one.init and not one.restartable}
+    siblings = [ids for owner, ids in admission.devices.items() if owner.container not in ended | {container.name}]
+    return frozenset().union(*admission.others.values(), *siblings)

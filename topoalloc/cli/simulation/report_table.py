@@ -36,8 +36,8 @@ def table_text(rehearsal: Rehearsal, settings: KubeletSettings, seed: int, machi
 
 
 def _heading(settings: KubeletSettings, seed: int, machine: Machine) -> str:
-    models = Counter(gpu.model if isinstance(gpu.model, str) else "GPU of unknown model" for gpu in machine.gpus)
-    things = [f"{count} x {model}" for model, count in models.items()] or ["no GPU"]
+    models = Counter(gpu.model if isinstance(gpu.model, str) else "" for gpu in machine.gpus)
+    things = [f"{_counted(count, 'GPU')}{model and f' ({model})'}" for model, count in models.items()] or ["no GPU"]
     things.append(_counted(len(machine.nics), "NIC"))
     things.append(_counted(len(machine.numa_nodes), "NUMA node"))
     return f"{', '.join(things)}; policy {settings.policy}, scope {settings.scope}, seed {seed}"

@@ -133,7 +133,8 @@ def _with_memory_manager(settings: KubeletSettings, top: Place, notes: list[str]
     if together != settings.reserved_memory_bytes:
         notes.append(
             f"reservedMemory adds up to {together} bytes, but systemReserved, kubeReserved and evictionHard to "
-            f"{settings.reserved_memory_bytes}: a real kubelet would not start; reservedMemory is used as it is"
+            f"{settings.reserved_memory_bytes}: a real kubelet would not start; here "
+            f"{'reservedMemory is used as it is' if reserved else 'that much is reserved on the first NUMA node'}"
         )
     return replace(settings, memory=MemorySettings(reserved))
 

@@ -33,7 +33,9 @@ class ExclusiveResources:
             topology = cpu_topology(machine)
             self._cpu = cpus.start(topology, settings.cpu.reserved, settings.cpu.options, settings.policy)
         if settings.memory is not None:
-            self._memory = memory.start(memory.totals_of(machine), settings.memory.reserved_bytes)
+            totals = memory.totals_of(machine)
+            on_first = {min(totals, default=0): {MEMORY: settings.reserved_memory_bytes}}
+            self._memory = memory.start(totals, settings.memory.reserved_bytes or on_first)
 
     def hints(self, pod: Pod, container: Container | None) -> tuple[tuple[str, ProviderAnswer], ...]:
         """Each manager's name and answer, in the kubelet's order; no container: pod scope."""

@@ -38,7 +38,8 @@ UNLIMITED_PODS = 2**31 - 1
 class Admission:
     """What came of one pod: the verdict, and what its containers had been given when it fell.
 
-    `devices` and `answers` (serialised ContainerAllocateResponse) are keyed by owner; `cpus` by container.
+    `devices` and `answers` (serialised ContainerAllocateResponse) are keyed by owner; `cpus` by container. `others`
+    is what containers of other active pods held then.
     """
 
     pod: Pod
@@ -47,6 +48,7 @@ class Admission:
     affinities: Mapping[str, Hint]
     devices: Mapping[Owner, frozenset[str]]
     answers: Mapping[Owner, bytes]
+    others: Mapping[Owner, frozenset[str]]
     cpus: Mapping[str, CpuSet]
     calls: tuple[PluginCall, ...]
 
@@ -198,7 +200,9 @@ class SimulatedKubelet:
     def _admission(
         self, pod: Pod, refusal: Refusal | None, explanation: Explanation | None, affinities: Mapping[str, Hint]
     ) -> Admission:
-        recorded = {owner: ids for owner, ids in self.devices.tables.recorded.items() if owner.pod_uid == pod.uid}
+        everything = self.devices.tables.recorded
+        recorded = {owner: ids for owner, ids in everything.items() if owner.pod_uid == pod.uid}
+        active = {other.uid for other in self._pods.active()} - {pod.uid}
         answers = self.devices.answers()
         return Admission(
             pod=pod,
@@ -207,6 +211,7 @@ class SimulatedKubelet:
             affinities=dict(affinities),
             devices=recorded,
             answers={owner: answers[owner] for owner in recorded if owner in answers},
+            others={owner: ids for owner, ids in everything.items() if owner.pod_uid in active},
             cpus={container.name: self._exclusive.cpus_of(pod.uid, container.name) for container in pod.containers},
             calls=tuple(self._calls),
         )

@@ -23,7 +23,10 @@ class CpuSettings:
 
 @dataclass(frozen=True, slots=True)
 class MemorySettings:
-    """`memoryManagerPolicy: Static`; `reserved_bytes[node][kind]` is reservedMemory."""
+    """`memoryManagerPolicy: Static`; `reserved_bytes[node][kind]` is reservedMemory.
+
+    Empty: what the node's other reservations add up to, on the first NUMA node.
+    """
 
     reserved_bytes: Mapping[int, Mapping[str, int]]
 
