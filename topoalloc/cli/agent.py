@@ -11,12 +11,16 @@ import threading
 from pathlib import Path
 from types import FrameType
 
-from topoalloc.agent.config import Config, load_config
-from topoalloc.agent.process import Sockets, running_agent
-from topoalloc.errors import InputError
-from topoalloc.topology.machine import Machine
-from topoalloc.topology.sizes import parse_size
-from topoalloc.topology.sources import discover, load_machine
+from topoalloc.agent.footprint import reduce_footprint
+
+reduce_footprint()
+
+from topoalloc.agent.config import Config, load_config  # noqa: E402
+from topoalloc.agent.process import Sockets, running_agent  # noqa: E402
+from topoalloc.errors import InputError  # noqa: E402
+from topoalloc.topology.machine import Machine  # noqa: E402
+from topoalloc.topology.sizes import parse_size  # noqa: E402
+from topoalloc.topology.sources import discover, load_machine  # noqa: E402
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

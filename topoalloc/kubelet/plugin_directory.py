@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import select
 import stat
 from pathlib import Path
@@ -37,7 +36,7 @@ def new_socket_path(directory: Path, resource: str) -> Path:
     room = SOCKET_PATH_BYTES_MAX - len(os.fsencode(directory)) - len(f"/{SOCKET_PREFIX}-12345678.sock")
     if room < 0:
         raise MachineError(f"{directory}: too long for a unix socket path (at most {SOCKET_PATH_BYTES_MAX} bytes)")
-    return directory / f"{SOCKET_PREFIX}{slug[:room]}-{secrets.token_hex(4)}.sock"
+    return directory / f"{SOCKET_PREFIX}{slug[:room]}-{os.urandom(4).hex()}.sock"
 
 
 def remove_stale_sockets(directory: Path) -> tuple[str, ...]:

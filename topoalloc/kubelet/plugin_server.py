@@ -51,7 +51,7 @@ class DeviceList:
         self._changed = threading.Condition()
         self._version = 0
         self._unhealthy: frozenset[str] = frozenset()
-        self._message = self._encode()
+        self._encoded = self._encode()
 
     def set_unhealthy(self, keys: frozenset[str]) -> None:
         """Mark the devices of these keys Unhealthy and all others Healthy. An id is never dropped: the kubelet
@@ -62,7 +62,7 @@ class DeviceList:
                 return
             self._unhealthy = keys
             self._version += 1
-            self._message = self._encode()
+            self._encoded = self._encode()
             self._changed.notify_all()
 
     def wake(self) -> None:
@@ -71,16 +71,17 @@ class DeviceList:
             self._changed.notify_all()
 
     def current(self) -> tuple[int, pb.ListAndWatchResponse]:
+        """The list and its version; kept encoded, since thousands of decoded devices are megabytes that rest unused."""
         with self._changed:
-            return self._version, self._message
+            return self._version, pb.ListAndWatchResponse.FromString(self._encoded)
 
     def wait_beyond(self, version: int, stop: Callable[[], bool]) -> None:
         """Block until the list differs from `version` or `stop` says so (then `wake` has to be called)."""
         with self._changed:
             self._changed.wait_for(lambda: self._version != version or stop())
 
-    def _encode(self) -> pb.ListAndWatchResponse:
-        return pb.ListAndWatchResponse(
+    def _encode(self) -> bytes:
+        message = pb.ListAndWatchResponse(
             devices=[
                 pb.Device(
                     ID=device.id,
@@ -93,6 +94,7 @@ class DeviceList:
                 for device in self._resource.devices
             ]
         )
+        return message.SerializeToString()
 
 
 class PluginServer(DevicePluginServicer):
@@ -152,6 +154,7 @@ class PluginServer(DevicePluginServicer):
             while not over():
                 version, message = self._devices.current()
                 yield message
+                del message
                 self._devices.wait_beyond(version, over)
                 ended.wait(COALESCE_S)
         finally:

@@ -47,6 +47,8 @@ class Sessions:
 
     def run(self) -> None:
         """Keep everything registered until `stop`; then close every server and remove its socket."""
+        if mark_of(self._directory / KUBELET_SOCKET) is None:
+            log.info("waiting for the kubelet: no %s in %s yet", KUBELET_SOCKET, self._directory)
         try:
             while not self._stopping.is_set():
                 pause_s = min((self._advance(served) for served in self._served), default=LOOK_PERIOD_S)
