@@ -35,6 +35,7 @@ from topoalloc.topology.reading import Reading, SourceRefusal
 # machine 100 MiB. Readers of smaller formats have bounds of their own below this one.
 FILE_BYTES_MAX = 128 * 2**20
 _HEAD_CHARS = 16 * 1024  # what a text reader sees to recognise its format
+_NAME_CHARS_MAX = 200  # of a path in a message
 _FORMATS = (
     "a sysfs folder or its tar archive, NCCL or hwloc XML, a snapshot of `topoalloc record`, or the text of nvidia-smi "
     "(topo -m, topo -p2p, -L, nvlink -s, nvlink -R, -q -x), lspci -tv, numactl -H"
@@ -65,7 +66,8 @@ def read_source(path: str) -> Reading | Machine | SourceRefusal:
     """What one path (or `synthetic:` spelling) says; a snapshot is a Machine already. Never raises for bad input."""
     if path.startswith(synthetic.PREFIX):
         return synthetic.read_synthetic(path)
-    name = path if path.isprintable() else repr(path)
+    name = path if len(path) <= _NAME_CHARS_MAX else f"{path[: _NAME_CHARS_MAX // 2]}…{path[-_NAME_CHARS_MAX // 2 :]}"
+    name = name if name.isprintable() else repr(name)
     try:
         mode = os.stat(path).st_mode  # noqa: PTH116 - a path with a NUL byte is to be refused, not to raise in Path
     except (OSError, ValueError) as error:

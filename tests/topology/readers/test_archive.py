@@ -224,7 +224,7 @@ def test_a_truncated_archive_is_refused(name: str, part: int) -> None:
     assert "cut short" in refusal(data[: len(data) * part // 16])
 
 
-@pytest.mark.parametrize("part", range(1, 16))
+@pytest.mark.parametrize("part", range(2, 16))
 def test_a_truncated_plain_tar_is_refused(part: int) -> None:
     data = tar_of(numa_tree("0-3", "4-7"))
     end = data.rstrip(b"\0")

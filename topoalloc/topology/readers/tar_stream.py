@@ -83,12 +83,10 @@ def tar_members(source: Source, content_bytes_max: int) -> Iterator[Member]:
     """Every member in order; raises ArchiveError for damage, and for an archive without its end mark (cut short)."""
     extended = _Extended()
     for number in range(3 * MEMBERS_MAX):  # a member may be preceded by two extended headers
-        header = _exactly(source, BLOCK_BYTES)
+        header = _first_header(source) if number == 0 else _exactly(source, BLOCK_BYTES)
         if not any(header):
             return
         if not is_tar_header(header):
-            if number == 0:
-                raise ArchiveError("holds no tar archive; if it is one compressed file, unpack that first")
             raise ArchiveError("damaged: a header has a wrong checksum")
         flag = header[156:157]
         size = extended.size if extended.size is not None else _number(header[124:136])
@@ -100,6 +98,13 @@ def tar_members(source: Source, content_bytes_max: int) -> Iterator[Member]:
         yield _member(source, header, extended, size, content_bytes_max)
         extended = _Extended()
     raise ArchiveError(f"more than {MEMBERS_MAX} members")
+
+
+def _first_header(source: Source) -> bytes:
+    header = source.read(BLOCK_BYTES)
+    if any(header) and not is_tar_header(header):
+        raise ArchiveError("holds no tar archive; if it is one compressed file, unpack that first")
+    return header
 
 
 def _member(source: Source, header: bytes, extended: _Extended, size: int, content_bytes_max: int) -> Member:
