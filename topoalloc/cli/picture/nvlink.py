@@ -60,12 +60,13 @@ def nvlink_shape(machine: Machine, mesh_gpus_min: int = _MESH_GPUS_MIN) -> Nvlin
 
 
 def _components(gpus: list[str], linked: list[Link]) -> list[tuple[str, ...]]:
-    """Connected components in machine order, by merging labels."""
-    label = {gpu: position for position, gpu in enumerate(gpus)}
+    """Connected components, each in machine order, by merging the group of one end into that of the other."""
+    group_of = {gpu: [gpu] for gpu in gpus}
     for link in linked:
-        keep, drop = sorted((label[link.a], label[link.b]))
-        label = {gpu: keep if mark == drop else mark for gpu, mark in label.items()}
-    groups: dict[int, list[str]] = {}
-    for gpu in gpus:
-        groups.setdefault(label[gpu], []).append(gpu)
-    return [tuple(group) for group in groups.values()]
+        keep, drop = group_of[link.a], group_of[link.b]
+        if keep is not drop:
+            keep.extend(drop)
+            group_of.update((gpu, keep) for gpu in drop)
+    place = {gpu: position for position, gpu in enumerate(gpus)}
+    groups = {id(group): group for group in group_of.values()}
+    return [tuple(sorted(group, key=place.__getitem__)) for group in groups.values()]
