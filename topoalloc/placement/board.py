@@ -8,6 +8,7 @@ from topoalloc.placement.nearness import Block, NicClass, mask_of, nested_blocks
 from topoalloc.placement.pairing import Pairings
 from topoalloc.placement.rates import (
     PCIE_POINTS,
+    class_by_nics,
     home,
     nic_home,
     node_distances,
@@ -52,8 +53,9 @@ class Board:
 
 def board_of(machine: Machine) -> Board:
     """The board of a machine. With 16 GPUs this takes about a second, with 8 about a millisecond."""
-    bandwidth, locality = _pairs(machine)
-    blocks = nested_blocks(_nic_distances(machine))
+    nic_distances = _nic_distances(machine)
+    bandwidth, locality = _pairs(machine, nic_distances)
+    blocks = nested_blocks(nic_distances)
     classes = nic_classes(blocks, len(machine.nics))
     count = len(machine.gpus)
     return Board(
@@ -72,7 +74,7 @@ def board_of(machine: Machine) -> Board:
     )
 
 
-def _pairs(machine: Machine) -> tuple[Matrix, Matrix]:
+def _pairs(machine: Machine, nic_distances: list[list[LinkClass]]) -> tuple[Matrix, Matrix]:
     links = machine.links_by_pair()
     distances = node_distances(machine)
     homes = [home(gpu) for gpu in machine.gpus]
@@ -82,7 +84,8 @@ def _pairs(machine: Machine) -> tuple[Matrix, Matrix]:
     for i, a in enumerate(machine.gpus):
         for j, b in enumerate(machine.gpus[:i]):
             link = links.get((a.id, b.id))
-            pcie = pair_class(link, same_home(homes[i], homes[j]))
+            farthest = class_by_nics(nic_distances[i], nic_distances[j])
+            pcie = pair_class(link, same_home(homes[i], homes[j]), farthest)
             speeds[i][j] = speeds[j][i] = pair_bandwidth(link, pcie, a, b)
             points[i][j] = points[j][i] = PCIE_POINTS[pcie] + numa_points(homes[i], homes[j], distances)
     return tuple(map(tuple, speeds)), tuple(map(tuple, points))

@@ -9,6 +9,7 @@ from topoalloc.placement.board import Board
 from topoalloc.placement.leftover import set_bandwidths
 from topoalloc.placement.nearness import positions
 from topoalloc.placement.nics import Found
+from topoalloc.placement.twins import set_count, sets_but_for_twins, twin_classes
 from topoalloc.placement.whole import best_of_fastest, keep_best
 
 # Sets that differ by more than twins are all looked at up to this many (some 30 us each); beyond, one set is grown
@@ -19,9 +20,9 @@ SETS_MAX = 1024
 def best_large(board: Board, ask: Ask) -> Found:
     """The best `ask.size` GPUs found and their NICs; `complete` if every set that differs was looked at."""
     missing = ask.size - ask.fixed.bit_count()
-    classes = _twins(board, ask)
+    classes = twin_classes(board, ask)
     if set_count(classes, missing) <= SETS_MAX:
-        sets = [gpus for gpus in _all_sets(classes, missing, ask.fixed) if ask.enough_memory(gpus)]
+        sets = [gpus for gpus in sets_but_for_twins(classes, missing, ask.fixed) if ask.enough_memory(gpus)]
         complete = True
     else:
         sets = sorted({_grown(board, ask, seed[0]) for seed in classes})
@@ -29,42 +30,6 @@ def best_large(board: Board, ask: Ask) -> Found:
     fastest = keep_best(sets, set_bandwidths(board, sets))
     found = best_of_fastest(board, ask, fastest)
     return found if complete else replace(found, complete=False)
-
-
-def set_count(classes: list[tuple[int, ...]], size: int) -> int:
-    """How many sets of `size` differ by more than twins, counting no further than it matters."""
-    ways = [1] + [0] * size
-    for members in classes:
-        ways = [sum(ways[max(0, total - len(members)) : total + 1]) for total in range(size + 1)]
-    return ways[size]
-
-
-def _twins(board: Board, ask: Ask) -> list[tuple[int, ...]]:
-    """The free choices in classes of twins, each lowest first."""
-    classes: list[tuple[int, ...]] = []
-    for twins in board.twins:
-        by_memory: dict[int, list[int]] = {}
-        for gpu in positions(twins & ask.usable & ~ask.fixed):
-            by_memory.setdefault(ask.memory[gpu] if ask.memory else 0, []).append(gpu)
-        classes.extend(tuple(members) for members in by_memory.values())
-    return classes
-
-
-def _all_sets(classes: list[tuple[int, ...]], size: int, fixed: int) -> list[int]:
-    """Every set that takes the lowest so many of each class; bounded by SETS_MAX."""
-    partial = [(fixed, size)]
-    still = sum(map(len, classes))
-    for members in classes:
-        still -= len(members)
-        longer: list[tuple[int, int]] = []
-        for gpus, missing in partial:
-            prefix = gpus
-            for taken in range(min(len(members), missing) + 1):
-                prefix |= 1 << members[taken - 1] if taken else 0
-                if missing - taken <= still:
-                    longer.append((prefix, missing - taken))
-        partial = longer
-    return [gpus for gpus, _ in partial]
 
 
 def _grown(board: Board, ask: Ask, seed: int) -> int:

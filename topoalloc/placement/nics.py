@@ -90,12 +90,20 @@ def spare_bounds(board: Board, ask: Ask, gpu_sets: list[int], near: list[int]) -
     return totals
 
 
-def spare_ceiling(ask: Ask) -> int:
-    """What no set of GPUs and no choice of NICs can exceed in closeness left: every NIC or every GPU is served."""
+def spare_ceiling(board: Board, ask: Ask, closest: int) -> int:
+    """What no set with this closeness can exceed in closeness left."""
     left_over = ask.idle.bit_count() - ask.size
     if not ask.pools:
-        return evenly(min(left_over, ask.nics_idle.bit_count()))
-    return sum(evenly(min(left_over, pool.free.bit_count() - pool.count)) for pool in ask.pools)
+        every = board.pairings.closeness(ask.idle, 1, ask.nics_idle)
+        return capped(every, evenly(min(left_over, ask.nics_idle.bit_count())))
+    total = 0
+    for pool in ask.pools:
+        every = board.pairings.closeness(ask.idle, 1, pool.free)
+        if len(ask.pools) == 1 and seats_of(pool.count, ask.size) == 1 and not pool.fixed:
+            # A NIC and a GPU that are paired now cannot be paired later.
+            every -= closest
+        total += capped(every, evenly(min(left_over, pool.free.bit_count() - pool.count)))
+    return total
 
 
 def settle(board: Board, ask: Ask, sets: list[int], near: list[int], middle: list[tuple[int, ...]]) -> Found:

@@ -5,6 +5,8 @@ A fact that is unknown counts as the worst that the known facts allow, never as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from topoalloc.topology.cpus import CpuSet
 from topoalloc.topology.machine import Gpu, Link, LinkClass, Machine, Nic, Unknown
 
@@ -30,11 +32,20 @@ NEAR_NODE_POINTS = 500  # nodes nearer to each other than the farthest two of th
 Home = int | CpuSet | None
 
 
-def pair_class(link: Link | None, same_node: bool) -> LinkClass:
-    """PCIe distance of a pair; unknown is the farthest it can be: NODE inside one NUMA node, else SYS."""
+def pair_class(link: Link | None, same_node: bool, farthest: LinkClass = LinkClass.SYS) -> LinkClass:
+    """PCIe distance of a pair; unknown is the farthest it can be: NODE inside one NUMA node, else `farthest`."""
     if link is not None and not isinstance(link.pcie, Unknown):
         return link.pcie
-    return LinkClass.NODE if same_node else LinkClass.SYS
+    return min(LinkClass.NODE, farthest) if same_node else farthest
+
+
+def class_by_nics(a: Sequence[LinkClass], b: Sequence[LinkClass]) -> LinkClass:
+    """The farthest that two GPUs can be apart, by the classes of both to every NIC (SYS without NICs).
+
+    Tables hide the PCIe class of GPUs that NVLink joins. But on a tree two devices that share a switch (host bridge,
+    NUMA node) with a third share it with each other; only how many bridges lie between does not carry over.
+    """
+    return min((max(LinkClass.PXB, *pair) for pair in set(zip(a, b, strict=True))), default=LinkClass.SYS)
 
 
 def pair_bandwidth(link: Link | None, pcie: LinkClass, a: Gpu, b: Gpu) -> int:
