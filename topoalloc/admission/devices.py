@@ -116,14 +116,19 @@ def list_received(
 
 
 def stream_ended(tables: DeviceTables, resource: str) -> DeviceTables:
-    """The last plugin of the resource is gone: all its devices are unhealthy, none is forgotten."""
-    listed = tables.listed.get(resource, ListedDevices())
-    return _with_list(tables, resource, replace(listed, healthy=frozenset()))
+    """The last plugin of the resource is gone: all its devices are unhealthy, none is forgotten.
+
+    A plugin that went before it sent a list leaves no trace.
+    """
+    listed = tables.listed.get(resource)
+    return tables if listed is None else _with_list(tables, resource, replace(listed, healthy=frozenset()))
 
 
 def grace_period_ended(tables: DeviceTables, resource: str) -> DeviceTables:
     """Five minutes after the stream ended the resource is no longer registered; its device table stays."""
-    listed = tables.listed.get(resource, ListedDevices())
+    listed = tables.listed.get(resource)
+    if listed is None:
+        return tables
     return _with_list(tables, resource, replace(listed, healthy=frozenset(), registered=False))
 
 
@@ -200,6 +205,28 @@ def pod_hints(
         for resource, request in pod_limits(pod).items()
         if is_device_resource(tables, resource)
     }
+
+
+def crash_reason(tables: DeviceTables, pod: Pod, container: Container | None) -> str | None:
+    """Why generating these hints would crash the kubelet; None when it would not. No container: pod scope.
+
+    A device that the pod has, or could reuse, and that has left the list is a nil pointer in
+    generateDeviceTopologyHints.
+    """
+    for resource in pod_limits(pod) if container is None else device_requests(container):
+        devices = view(tables, resource)
+        if not devices.has_topology:
+            continue
+        if container is None:
+            held = _recorded_of_pod(tables, pod.uid, resource)
+        else:
+            held = tables.recorded.get(Owner(pod.uid, container.name, resource), frozenset())
+            if not held and tables.reuse_pod == pod.uid:
+                held = tables.reusable.get(resource, frozenset())
+        vanished = sorted(held - devices.nodes.keys())
+        if vanished:
+            return f"the kubelet crashes: {vanished[0]} of {resource}, which pod {pod.name} has, left the device list"
+    return None
 
 
 def container_opened(tables: DeviceTables, pod_uid: str) -> DeviceTables:

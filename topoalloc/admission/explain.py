@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import combinations
+from operator import or_
 
 from topoalloc.admission.cpus import CpuManager, CpuState
 from topoalloc.admission.hints import DeviceView, Hint, Hints, ProviderAnswer, devices_by_mask
 from topoalloc.admission.memory import MemoryState
-from topoalloc.admission.numa_mask import text_of, width_then_value
+from topoalloc.admission.numa_mask import masks_in_order, nodes_of, text_of, width_then_value
 from topoalloc.admission.policy import NumaInfo, Options, Policy, merge
 
 MASKS_SHOWN_MAX = 4  # a message that lists more sets of nodes is not read
+# Two resources nearly always suffice to show a conflict; larger groups are not searched for but named whole.
+CONFLICT_GROUP_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,11 @@ class Supply:
     request: int
     total: Mapping[int, int]
     free: Mapping[int, int]
+
+    @property
+    def mask(self) -> int:
+        """Every node that has some."""
+        return reduce(or_, self.total, 0)
 
     def total_on(self, mask: int) -> int:
         return sum(amount for nodes, amount in self.total.items() if nodes & mask)
@@ -135,12 +144,12 @@ def _usable(policy: Policy, hints: tuple[Hint, ...]) -> tuple[int, ...]:
 
 
 def _conflict(demands: Sequence[Demand]) -> tuple[Demand, ...]:
-    """The fewest demands that already cannot meet; the earliest of them in the order given."""
-    for size in range(1, len(demands) + 1):
+    """The fewest demands that already cannot meet, the earliest of them in the order given; else all."""
+    for size in range(1, CONFLICT_GROUP_MAX + 1):
         for group in combinations(demands, size):
             if not frozenset.intersection(*(frozenset(demand.usable) for demand in group)):
                 return group
-    raise AssertionError("a refused merge has demands that cannot meet")
+    return tuple(demands)
 
 
 def _of_one(policy: Policy, demand: Demand, supply: Supply | None) -> tuple[str, str]:
@@ -149,7 +158,7 @@ def _of_one(policy: Policy, demand: Demand, supply: Supply | None) -> tuple[str,
         sentence = f"no set of NUMA nodes has enough {name} free"
         if supply is None:
             return sentence, f"more {name} would have to be free"
-        lacking = supply.lacking_on(sum({1 << bit for mask in supply.total for bit in range(mask.bit_length())}))
+        lacking = supply.lacking_on(supply.mask)
         return sentence, f"{lacking} more {name} would have to be free on the node"
     widths = _masks_text(demand.possible)
     if policy is Policy.SINGLE_NUMA_NODE and not any(mask.bit_count() == 1 for mask in demand.possible):
@@ -172,13 +181,14 @@ def _nearest_fit(supply: Supply) -> tuple[int, int]:
 
 
 def _narrowest(supply: Supply) -> list[int]:
-    nodes = sorted({bit for mask in supply.total for bit in range(mask.bit_length()) if mask >> bit & 1})
-    for width in range(1, len(nodes) + 1):
-        masks = [sum(1 << node for node in chosen) for chosen in combinations(nodes, width)]
-        fitting = [mask for mask in masks if supply.total_on(mask) >= supply.request]
-        if fitting:
-            return fitting
-    return [sum(1 << node for node in nodes)]
+    """The narrowest sets of nodes whose hardware would do; all nodes where none does."""
+    fitting: list[int] = []
+    for mask in masks_in_order(nodes_of(supply.mask)):
+        if fitting and mask.bit_count() > fitting[0].bit_count():
+            break
+        if supply.total_on(mask) >= supply.request:
+            fitting.append(mask)
+    return fitting or [supply.mask]
 
 
 def _of_several(policy: Policy, conflict: Sequence[Demand], supplies: Mapping[str, Supply]) -> tuple[str, str]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import combinations
 
+from topoalloc.errors import InputError
+
 NODE_ID_MAX = 63  # the kubelet's masks are 64 bits wide; a larger id cannot be expressed
 # All non-empty subsets of the nodes are enumerated: 2^n - 1 masks. The kubelet has no bound of its own beyond
 # its start-up check (8 nodes, or `max-allowable-numa-nodes`); 12 nodes are 4,095 masks, about a second of work.
@@ -48,11 +50,11 @@ def width_then_value(mask: int) -> tuple[int, int]:
 def masks_in_order(nodes: Iterable[int]) -> Iterator[int]:
     """Every non-empty subset, by size and then lexicographically in the order given, as the kubelet enumerates.
 
-    Raises ValueError above `ENUMERATED_NODES_MAX` nodes.
+    Raises InputError above `ENUMERATED_NODES_MAX` nodes.
     """
     bits = [mask_of((node,)) for node in nodes]
     if len(bits) > ENUMERATED_NODES_MAX:
-        raise ValueError(
+        raise InputError(
             f"{len(bits)} NUMA nodes have 2^{len(bits)} subsets; hints are predicted for at most {ENUMERATED_NODES_MAX}"
         )
     for size in range(1, len(bits) + 1):
