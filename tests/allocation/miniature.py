@@ -131,13 +131,14 @@ class Miniature:
         claim = Claim(resource, ids)
         named = names_itself(self.state, claim, self.now_s)
         roster = tuple(self.active.values()) if self.habits.tells_pods and not named else None
-        proofs: dict[Owner, bool] = {}
+        released: dict[Owner, frozenset[str]] = {}
+        asked: frozenset[Owner] = frozenset()
         for _ in range(PROOF_ROUNDS_MAX):
-            state, answer = claim_devices(self.state, self.inventory, claim, roster, proofs, self.now_s)
+            state, answer = claim_devices(self.state, self.inventory, claim, roster, released, asked, self.now_s)
             if not isinstance(answer, ProofNeeded):
                 break
-            for owner in answer.owners:
-                proofs[owner] = self._holds(owner, state.holdings[owner].ids)
+            asked |= answer.contested.keys()
+            released.update({o: ids for o, ids in answer.contested.items() if not self._holds(o, ids)})
         self.state = state
         self.check()
         if isinstance(answer, Refusal):

@@ -89,14 +89,24 @@ def test_an_unnamed_grant_gets_the_name_of_the_container_that_shows_it():
     assert state.conversation.owner == APP
 
 
-def test_an_init_container_keeps_its_devices_until_the_app_holds_some():
+def test_what_an_init_container_leaves_over_stays_with_its_pod_until_that_ends():
     init = Owner("ns", "pod", "init")
-    state = state_of(init, replace(YOUNG, init=True))
+    state = state_of(init, replace(YOUNG, ids=frozenset({"c1", "c2"}), init=True))
 
     waiting = listed(state, listing(("pod", "app", set()), calls=9))
-    assert waiting.holdings[init].ids == {"c1"}
+    assert waiting.holdings[init].ids == {"c1", "c2"}
     handed_on = listed(state, listing(("pod", "app", {"c2"}), calls=9))
-    assert init not in handed_on.holdings
+    assert handed_on.holdings[init].ids == {"c1"}
+
+
+def test_a_pod_that_was_not_listed_before_ends_the_conversation():
+    talk = Conversation(APP, "", None, None, frozenset({"c1"}), 100.0)
+    state = listed(replace(state_of(APP, YOUNG), conversation=talk), listing(("pod", "app", {"c1"})))
+    assert state.conversation is not None
+
+    state = listed(state, listing(("pod", "app", {"c1"}), ("next", "app", set())))
+
+    assert state.conversation is None
 
 
 def test_an_init_container_of_a_pod_that_is_gone_keeps_nothing():

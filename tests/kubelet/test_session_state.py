@@ -68,8 +68,8 @@ def test_a_stream_that_never_opened_puts_the_registration_in_doubt():
 def test_a_failed_registration_waits_before_the_next_path():
     failed = session_state.failed(Session(Phase.BOUND, FIRST), LOOK)
 
-    assert next_step(failed, replace(LOOK, now_s=LOOK.now_s + 0.1)) is Step.WAIT
-    assert next_step(failed, replace(LOOK, now_s=LOOK.now_s + 0.25)) is Step.BIND
+    assert next_step(failed, replace(LOOK, now_s=LOOK.now_s + 0.04)) is Step.WAIT
+    assert next_step(failed, replace(LOOK, now_s=LOOK.now_s + 0.06)) is Step.BIND
 
 
 def test_a_new_kubelet_is_tried_at_once_whatever_failed_before():
@@ -78,8 +78,15 @@ def test_a_new_kubelet_is_tried_at_once_whatever_failed_before():
     assert next_step(failed, replace(LOOK, kubelet=SAME_INODE_LATER)) is Step.BIND
 
 
+def test_failures_with_an_earlier_kubelet_do_not_lengthen_the_pause():
+    worn = Session(Phase.BOUND, FIRST, failures=6)
+
+    assert session_state.failed(worn, replace(LOOK, kubelet=SAME_INODE_LATER)).failures == 1
+    assert session_state.failed(worn, LOOK).failures == 7
+
+
 def test_the_pause_doubles_up_to_ten_seconds_and_goes_on_for_ever():
-    assert [backoff_s(n) for n in (0, 1, 2, 3)] == [0.0, 0.2, 0.4, 0.8]
+    assert [backoff_s(n) for n in (0, 1, 2, 3)] == [0.0, 0.05, 0.1, 0.2]
     assert backoff_s(10**6) == BACKOFF_MAX_S
 
 

@@ -110,7 +110,7 @@ def test_memory_that_no_source_tells_is_not_served_and_that_is_said():
     inventory = served(memory_bytes=UNTOLD)
 
     assert [resource.kind for resource in inventory.resources] == [ResourceKind.CORE, ResourceKind.NIC]
-    assert any("memory of GPU0 is unknown" in note for note in inventory.notes)
+    assert any("is unknown (not told): topoalloc.io/vgpu-memory is not served" in note for note in inventory.notes)
 
 
 def test_no_unit_of_memory_straddles_two_gpus():

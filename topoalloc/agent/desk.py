@@ -151,15 +151,17 @@ class Desk:
         """Judge a claim, asking the kubelet about each container in its way, in as many rounds as there can be."""
         named = names_itself(self._state, claim, self._clock_s())
         roster = None if named else self._evidence.roster()
-        proofs: dict[Owner, bool] = {}
+        released: dict[Owner, frozenset[str]] = {}
+        asked: frozenset[Owner] = frozenset()
         for _ in range(PROOF_ROUNDS_MAX):
             now_s = self._clock_s()
-            state, answer = claim_devices(self._state, self._inventory, claim, roster, proofs, now_s)
+            state, answer = claim_devices(self._state, self._inventory, claim, roster, released, asked, now_s)
             if not isinstance(answer, ProofNeeded):
                 self._keep(state)
                 return answer
-            for owner in answer.owners:
-                proofs[owner] = self._evidence.holds(owner, state.holdings[owner].ids)
+            asked |= answer.contested.keys()
+            gone = {o: ids for o, ids in answer.contested.items() if not self._evidence.holds(o, ids)}
+            released.update(gone)
         raise Refused("topoalloc: the containers in the way change faster than they can be asked about; try again")
 
     def _list_now(self) -> bool:

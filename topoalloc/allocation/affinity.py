@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from topoalloc.admission.hints import DeviceView, Hints, device_hints
+from topoalloc.admission.hints import DeviceView, device_hints
 from topoalloc.admission.numa_mask import nodes_of
 from topoalloc.admission.policy import Options, Policy, Scope, merge, numa_info
 from topoalloc.allocation.demand import ContainerDemand, PodDemand
@@ -60,7 +60,7 @@ def expected_nodes(state: State, view: View, amounts: Mapping[str, int], alignme
     if inactive or not 1 < len(numa.nodes) <= NUMA_NODES_REPORTED_MAX:
         return None
     answers = {
-        resource.name: _hints(resource, amounts[resource.name], view, numa.nodes)
+        resource.name: device_hints(_device_view(resource, view, alignment.scope), amounts[resource.name], numa.nodes)
         for resource in view.inventory.resources
         if amounts.get(resource.name) and resource.numa is not NumaReporting.NONE
     }
@@ -101,15 +101,12 @@ def learned(
     return state.narrows if would_be is None else False
 
 
-def _hints(resource: Resource, amount: int, view: View, nodes: tuple[int, ...]) -> Hints:
-    return device_hints(_device_view(resource, view), amount, nodes)
-
-
-def _device_view(resource: Resource, view: View) -> DeviceView:
-    """The resource as the kubelet saw it when it made the hints: before anything of this container was allocated."""
+def _device_view(resource: Resource, view: View, scope: Scope) -> DeviceView:
+    """The resource as the kubelet saw it when it made the hints: before anything they are for was allocated."""
     ids = frozenset(device.id for device in resource.devices)
+    before = view.foreign if scope is Scope.CONTAINER else view.foreign - view.mates
     return DeviceView(
         nodes={device.id: device.numa_nodes or None for device in resource.devices},
         healthy=frozenset(device.id for device in resource.devices if device.key not in view.unhealthy),
-        allocated=view.foreign & ids,
+        allocated=before & ids,
     )

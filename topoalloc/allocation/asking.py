@@ -21,6 +21,9 @@ from topoalloc.placement.offer import Want
 from topoalloc.sharing.inventory import Device, Inventory, ResourceKind
 from topoalloc.sharing.settings import CORES_PER_GPU, NumaReporting
 
+# Cores an unnamed container may be about to ask beside its memory, most first: more room serves more of them.
+LIKELY_CORES = (99, 50, 25, 10, 1)
+
 
 @dataclass(frozen=True, slots=True)
 class Preference:
@@ -147,7 +150,23 @@ def _guessed(board: Board, question: Question, view: View, nodes: frozenset[int]
         if isinstance(choice, Choice):
             return choice
     nics = {question.resource.name: size} if kind is ResourceKind.NIC else {}
+    for partner in _likely_partners(view.inventory, Demand(cores, memory, nics)):
+        choice = _chosen(board, question, partner, view, nodes)
+        if isinstance(choice, Choice):
+            return choice
     return _chosen(board, question, Demand(cores, memory, nics), view, nodes)
+
+
+def _likely_partners(inventory: Inventory, demand: Demand) -> Iterator[Demand]:
+    """Fuller requests of which this may be the first half: the other half has to find room on the same GPU."""
+    if demand.cores == 0 and demand.memory_units > 0:
+        for cores in LIKELY_CORES:
+            yield replace(demand, cores=cores)
+    if 0 < demand.cores < CORES_PER_GPU and demand.memory_units == 0 and inventory.memory_served:
+        most = max(units or 0 for units in inventory.memory_units)
+        for share in (demand.cores, demand.cores // 2):
+            yield replace(demand, memory_units=max(1, most * share // CORES_PER_GPU))
+        yield replace(demand, memory_units=1)
 
 
 def _usual_amounts(question: Question, inventory: Inventory) -> Mapping[str, int]:

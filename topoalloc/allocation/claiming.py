@@ -37,9 +37,9 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class ProofNeeded:
-    """Whether these owners still hold what the ledger says decides the claim; ask, then claim again."""
+    """Whether these owners still hold the ids that stand in the claim's way; ask, then claim again."""
 
-    owners: tuple[Owner, ...]
+    contested: Mapping[Owner, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,17 @@ def claim_devices(
     inventory: Inventory,
     claim: Claim,
     roster: tuple[PodDemand, ...] | None,
-    proofs: Mapping[Owner, bool],
+    released: Mapping[Owner, frozenset[str]],
+    asked: frozenset[Owner],
     now_s: float,
 ) -> tuple[State, Grant | Refusal | ProofNeeded]:
-    """Judge one Allocate. `proofs` says of owners named in an earlier ProofNeeded whether they still hold their ids."""
+    """Judge one Allocate.
+
+    `asked`: owners of an earlier ProofNeeded; `released`: the contested ids that some of them turned out not to hold.
+    """
     if roster is not None:
         state = only_active(state, roster)
-    state = without(state, (owner for owner, holds in proofs.items() if not holds))
+    state = without(state, released)
     speaker = _speaker(state, inventory, claim, roster, now_s)
     state = speaker.state
     state = _released_by_kubelet(state, speaker, claim.ids)
@@ -77,9 +81,9 @@ def claim_devices(
         fault = _fault_of_pairing(state, inventory, claim, speaker)
     if fault is None:
         rivals = _rivals(state, inventory, claim, speaker)
-        unproved = tuple(sorted(owner for owner in rivals if owner not in proofs))
+        unproved = {owner: ids for owner, ids in rivals.items() if owner not in asked}
         if unproved:
-            return state, ProofNeeded(unproved)
+            return state, ProofNeeded(MappingProxyType(unproved))
         if rivals:
             fault = _fault_of_rivals(state, inventory, claim, min(rivals))
     state = replace(state, calls=state.calls + 1)
@@ -116,12 +120,12 @@ def _released_by_kubelet(state: State, speaker: _Speaker, ids: frozenset[str]) -
 
     A holding nobody confirmed and nobody can be asked about has no better witness than the kubelet's own table.
     """
-    stale = (
-        owner
+    stale = {
+        owner: holding.ids
         for owner, holding in state.holdings.items()
         if not owner.named and owner != speaker.owner and not holding.confirmed and holding.ids & ids
-    )
-    return without(state, tuple(stale))
+    }
+    return without(state, stale)
 
 
 def _fault_of_ids(inventory: Inventory, claim: Claim) -> str | None:
@@ -199,21 +203,27 @@ def _fault_of_halves(inventory: Inventory, cores: list[Device], memory: list[Dev
     )
 
 
-def _rivals(state: State, inventory: Inventory, claim: Claim, speaker: _Speaker) -> frozenset[Owner]:
-    """Other containers whose devices this claim would take or whose GPU it would share against the rules."""
+def _rivals(state: State, inventory: Inventory, claim: Claim, speaker: _Speaker) -> Mapping[Owner, frozenset[str]]:
+    """Other containers in the way, each with its ids that are: those claimed, or on a GPU that cannot be shared."""
     pod = (speaker.owner.namespace, speaker.owner.pod)
-    rivals: set[Owner] = set()
+    rivals: dict[Owner, frozenset[str]] = {}
     gpus = _gpus(inventory, claim.ids)
     whole = _takes_whole(inventory, claim, speaker)
     for owner, holding in state.holdings.items():
         same_pod_init = holding.init and (owner.namespace, owner.pod) == pod
         if owner == speaker.owner or same_pod_init:
             continue
-        theirs_whole = gpus & _whole_gpus(inventory, holding.ids)
-        ours_whole = whole and gpus & _gpus(inventory, holding.ids)
-        if holding.ids & claim.ids or theirs_whole or ours_whole:
-            rivals.add(owner)
-    return frozenset(rivals)
+        exclusive = gpus if whole else gpus & _whole_gpus(inventory, holding.ids)
+        beside = _on_gpus(inventory, holding.ids, exclusive) if exclusive else frozenset[str]()
+        contested = (holding.ids & claim.ids) | beside
+        if contested:
+            rivals[owner] = contested
+    return rivals
+
+
+def _on_gpus(inventory: Inventory, ids: frozenset[str], gpus: frozenset[int]) -> frozenset[str]:
+    devices = ((device_id, inventory.devices[device_id]) for device_id in ids)
+    return frozenset(i for i, device in devices if device.kind is not ResourceKind.NIC and device.position in gpus)
 
 
 def _takes_whole(inventory: Inventory, claim: Claim, speaker: _Speaker) -> bool:

@@ -7,7 +7,7 @@ its list tells which grants came to life.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
@@ -85,6 +85,7 @@ class State:
     serials: int = 0
     refused: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     unhealthy: frozenset[str] = frozenset()  # device keys
+    pods_listed: frozenset[tuple[str, str]] | None = None  # by the latest list
     narrows: bool | None = None  # whether the kubelet has been seen to narrow candidates to NUMA nodes
 
     def just_refused(self, uid: str, now_s: float) -> bool:
@@ -123,32 +124,37 @@ def with_holding(state: State, owner: Owner, holding: Holding) -> State:
     return replace(state, holdings=_frozen(table))
 
 
-def without(state: State, owners: Iterable[Owner]) -> State:
-    """State in which these owners hold nothing."""
-    gone = set(owners)
-    return replace(state, holdings=_frozen({o: h for o, h in state.holdings.items() if o not in gone}))
+def without(state: State, gone: Mapping[Owner, frozenset[str]]) -> State:
+    """State in which these owners do not hold these ids any more."""
+    table = {
+        owner: replace(holding, ids=holding.ids - gone[owner]) if owner in gone else holding
+        for owner, holding in state.holdings.items()
+    }
+    return replace(state, holdings=_frozen(table))
 
 
 def listed(state: State, listing: Listing) -> State:
     """The ledger after a PodResources List: what it shows is held; what it must show and does not is not.
 
-    Ordinary init containers are never listed: theirs is kept while their pod is listed and none of its app containers
-    holds anything yet, since from then on the kubelet hands their devices on by itself.
+    Ordinary init containers are never listed. What the app containers do not take over from them stays with the pod
+    until it ends (k/k #71312), so it is kept as long as the pod is listed.
     """
     shown = {Owner(item.namespace, item.pod, item.container): item.ids for item in listing.containers if item.ids}
     taken = frozenset(device_id for ids in shown.values() for device_id in ids)
-    pods_listed = {(item.namespace, item.pod) for item in listing.containers}
-    pods_holding = {(owner.namespace, owner.pod) for owner in shown}
+    pods = frozenset((item.namespace, item.pod) for item in listing.containers)
     table: dict[Owner, Holding] = {}
     for owner, holding in state.holdings.items():
-        pod = (owner.namespace, owner.pod)
-        waiting_init = holding.init and pod in pods_listed and pod not in pods_holding
+        left_by_init = holding.init and (owner.namespace, owner.pod) in pods
         rest = holding.ids - taken
-        if owner not in shown and rest and (waiting_init or _too_young(holding, listing)):
+        if owner not in shown and rest and (left_by_init or _too_young(holding, listing)):
             table[owner] = replace(holding, ids=rest)
     for owner, ids in shown.items():
         table[owner] = _confirmed(state.holdings.get(owner), ids, taken, listing)
-    return replace(state, holdings=_frozen(table), conversation=_named(state.conversation, shown))
+    talk = _named(state.conversation, shown)
+    # A pod enters the kubelet's list right before its admission, so a new one means that it is speaking now.
+    if state.pods_listed is not None and pods - state.pods_listed:
+        talk = None
+    return replace(state, holdings=_frozen(table), conversation=talk, pods_listed=pods)
 
 
 def only_active(state: State, roster: tuple[PodDemand, ...]) -> State:

@@ -24,11 +24,15 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The node as one container sees it. `own`: ids it holds already; `foreign`: ids that others hold."""
+    """The node as one container sees it.
+
+    `own`: ids it holds already; `foreign`: ids that others hold, those of other containers of its pod (`mates`) too.
+    """
 
     inventory: Inventory
     own: frozenset[str]
     foreign: frozenset[str]
+    mates: frozenset[str]
     unhealthy: frozenset[str]
 
     def own_gpus(self, kind: ResourceKind) -> frozenset[int]:
@@ -39,14 +43,19 @@ class View:
 
 def view_for(state: State, inventory: Inventory, owner: Owner) -> View:
     """Ids of the pod's own finished init containers are nobody's: the kubelet hands them on within the pod."""
+    pod = (owner.namespace, owner.pod)
+    foreign: set[str] = set()
+    mates: set[str] = set()
+    for other, held in state.holdings.items():
+        same_pod = owner.named and (other.namespace, other.pod) == pod
+        if other == owner or (held.init and same_pod):
+            continue
+        foreign |= held.ids
+        if same_pod:
+            mates |= held.ids
     holding = state.holdings.get(owner)
-    foreign = frozenset(
-        device_id
-        for other, held in state.holdings.items()
-        if other != owner and not (held.init and (other.namespace, other.pod) == (owner.namespace, owner.pod))
-        for device_id in held.ids
-    )
-    return View(inventory, holding.ids if holding else frozenset(), foreign, state.unhealthy)
+    own = holding.ids if holding else frozenset[str]()
+    return View(inventory, own, frozenset(foreign), frozenset(mates), state.unhealthy)
 
 
 def candidates(question: Question, foreign: frozenset[str]) -> tuple[Device, ...]:
@@ -71,11 +80,17 @@ def offer_for(question: Question, view: View, wanted_pools: tuple[str, ...], nod
     own_cores, own_memory = view.own_gpus(ResourceKind.CORE), view.own_gpus(ResourceKind.MEMORY)
     gpus_must = frozenset(device.position for device in must if device.kind is not ResourceKind.NIC)
     closed = frozenset(range(len(inventory.gpu_keys))) - own_cores if own_cores else frozenset[int]()
-    shared = {inventory.devices[i].position for i in view.foreign if inventory.devices[i].kind is ResourceKind.MEMORY}
+    foreign = [inventory.devices[device_id] for device_id in view.foreign]
+    shared = {device.position for device in foreign if device.kind is ResourceKind.MEMORY}
+    cores_held = Counter(device.position for device in foreign if device.kind is ResourceKind.CORE)
+    # The kubelet counts the memory of a GPU that is held whole as free; it is not.
+    memory = {
+        p: 0 if cores_held[p] == CORES_PER_GPU else free[ResourceKind.MEMORY][p] for p in range(len(inventory.gpu_keys))
+    }
     gpus = tuple(
         GpuOffer(
             cores_free=free[ResourceKind.CORE][position],
-            memory_units_free=free[ResourceKind.MEMORY][position] if inventory.memory_served else None,
+            memory_units_free=memory[position] if inventory.memory_served else None,
             whole_free=free[ResourceKind.CORE][position] == CORES_PER_GPU and position not in shared,
             memory_units=inventory.memory_units[position],
         )

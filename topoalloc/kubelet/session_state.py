@@ -12,7 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import Enum
 
-BACKOFF_FIRST_S = 0.2
+# A kubelet's socket exists a moment before it listens, and pods whose containers do not run yet are judged as soon as
+# it does: the first pauses have to be short.
+BACKOFF_FIRST_S = 0.05
 BACKOFF_MAX_S = 10.0
 # The kubelet opens the stream right after Register returns; without it by then the registration is in doubt.
 STREAM_WAIT_MAX_S = 10.0
@@ -96,12 +98,13 @@ def registered(session: Session, seen: Seen) -> Session:
 
 
 def failed(session: Session, seen: Seen) -> Session:
-    """Binding or Register failed: its path is never used again."""
-    return Session(Phase.UNBOUND, seen.kubelet, session.failures + 1, seen.now_s)
+    """Binding or Register failed: its path is never used again. Failures with an earlier kubelet do not count."""
+    failures = session.failures + 1 if seen.kubelet == session.kubelet else 1
+    return Session(Phase.UNBOUND, seen.kubelet, failures, seen.now_s)
 
 
 def backoff_s(failures: int) -> float:
-    """Pause before the next try: 0.2 s, doubled by each failure in a row, at most 10 s; it goes on for ever."""
+    """Pause before the next try: 0.05 s, doubled by each failure in a row, at most 10 s; it goes on for ever."""
     return min(BACKOFF_FIRST_S * 2.0 ** min(failures - 1, 10), BACKOFF_MAX_S) if failures else 0.0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,8 +21,10 @@ log = logging.getLogger(__name__)
 
 # The watch is only a hint (its directory can be replaced); a missed event costs this long.
 LOOK_PERIOD_S = 1.0
-# Steps taken in a row for one resource before the others get their turn; BIND, then REGISTER is the longest useful run.
+# Steps taken in a row before the directory is looked at anew; BIND, then REGISTER is the longest useful run.
 STEPS_IN_A_ROW_MAX = 3
+# A kubelet that is away for long is no news at every try.
+FAILURES_SAID = frozenset({1, 8, 64, 512, 4096})
 
 
 @dataclass(slots=True)
@@ -49,15 +52,17 @@ class Sessions:
         """Keep everything registered until `stop`; then close every server and remove its socket."""
         if mark_of(self._directory / KUBELET_SOCKET) is None:
             log.info("waiting for the kubelet: no %s in %s yet", KUBELET_SOCKET, self._directory)
+        workers = ThreadPoolExecutor(max(1, len(self._served)), thread_name_prefix="session")
         try:
             while not self._stopping.is_set():
-                pause_s = min((self._advance(served) for served in self._served), default=LOOK_PERIOD_S)
+                pause_s = self._advance(workers)
                 with self._settled:
                     self._settled.notify_all()
                 self._watch.wait(pause_s)
         finally:
-            for served in self._served:
-                self._close(served)
+            for _ in workers.map(self._close, self._served):
+                pass
+            workers.shutdown()
             self._watch.close()
 
     def stop(self) -> None:
@@ -79,17 +84,26 @@ class Sessions:
         with self._settled:
             return self._settled.wait_for(self.all_registered, timeout_s)
 
-    def _advance(self, served: _Served) -> float:
-        """Take the steps that are due; returns how long nothing new can be due without an event."""
+    def _advance(self, workers: ThreadPoolExecutor) -> float:
+        """Take the steps that are due; returns how long nothing new can be due without an event.
+
+        All resources go side by side: a Register waits for the kubelet's device manager, and pods that are judged in
+        the meantime fail for every resource that is not there yet.
+        """
         for _ in range(STEPS_IN_A_ROW_MAX):
-            seen = self._seen(served)
-            served.session = session_state.observed(served.session, seen)
-            step = session_state.next_step(served.session, seen)
-            if step is Step.WAIT:
+            if not any(list(workers.map(self._take_due_step, self._served))):
                 break
-            served.session = self._taken(served, step, seen)
-        waiting_s = session_state.backoff_s(served.session.failures)
-        return min(LOOK_PERIOD_S, waiting_s) if waiting_s else LOOK_PERIOD_S
+        waits_s = [session_state.backoff_s(served.session.failures) for served in self._served]
+        return min((wait_s for wait_s in waits_s if wait_s), default=LOOK_PERIOD_S)
+
+    def _take_due_step(self, served: _Served) -> bool:
+        seen = self._seen(served)
+        served.session = session_state.observed(served.session, seen)
+        step = session_state.next_step(served.session, seen)
+        if step is Step.WAIT:
+            return False
+        served.session = self._taken(served, step, seen)
+        return True
 
     def _seen(self, served: _Served) -> Seen:
         server = served.server
@@ -116,7 +130,8 @@ class Sessions:
         except TopoallocError as error:
             session = session_state.failed(served.session, seen)
             retry_s = session_state.backoff_s(session.failures)
-            log.warning("%s; trying again in %.1f s on a new socket", error, retry_s)
+            level = logging.WARNING if session.failures in FAILURES_SAID else logging.DEBUG
+            log.log(level, "%s; trying again in %.2f s on a new socket", error, retry_s)
             return session
 
     def _close(self, served: _Served) -> None:

@@ -142,19 +142,18 @@ def _nic_ports(nics: tuple[Nic, ...]) -> list[tuple[PciAddress | Unknown, str, i
 
 def _memory_units(machine: Machine, settings: SharingSettings, notes: list[str]) -> tuple[int | None, ...]:
     """Whole units per GPU; the rest of a GPU's memory belongs to nobody, so no unit straddles two GPUs."""
-    units: list[int | None] = []
-    for gpu in machine.gpus:
-        if isinstance(gpu.memory_bytes, Unknown):
-            notes.append(
-                f"memory of {gpu.id} is unknown ({gpu.memory_bytes.evidence}): {settings.memory_resource} is not "
-                "served, only cores and whole GPUs; set gpu_memory (or --gpu-memory) to serve it"
-            )
-            units.append(None)
-        else:
-            units.append(gpu.memory_bytes // settings.memory_unit_bytes)
-    if any(count is None for count in units):
-        return tuple(None for _ in units)
-    return tuple(units)
+    silent = [gpu for gpu in machine.gpus if isinstance(gpu.memory_bytes, Unknown)]
+    if not silent:
+        return tuple(
+            gpu.memory_bytes // settings.memory_unit_bytes for gpu in machine.gpus if isinstance(gpu.memory_bytes, int)
+        )
+    names = ", ".join(gpu.id for gpu in silent)
+    evidence = silent[0].memory_bytes.evidence if isinstance(silent[0].memory_bytes, Unknown) else ""
+    notes.append(
+        f"memory of {names} is unknown ({evidence}): {settings.memory_resource} is not served, only cores and whole "
+        "GPUs; set gpu_memory (or --gpu-memory) to serve it"
+    )
+    return tuple(None for _ in machine.gpus)
 
 
 def _core_resource(machine: Machine, settings: SharingSettings, keys: tuple[str, ...], notes: list[str]) -> Resource:
