@@ -289,6 +289,45 @@ def test_a_device_that_vanishes_during_its_allocate_crashes_the_kubelet(world: W
         kubelet.admit(pod("a", core=2))
 
 
+def test_a_device_that_turns_unhealthy_during_its_allocate_is_given_all_the_same(world: World) -> None:
+    kubelet, plugin = world.kubelet(NONE), world.plugin()
+    world.served(kubelet, plugin)
+
+    def sicken(ids: frozenset[str]) -> ContainerAllocateResponse:
+        plugin.send([device(one.ID, 0, healthy=one.ID not in ids) for one in plugin.devices])
+        until(lambda: len(kubelet.devices.tables.listed[CORE].healthy) == 20 - len(ids))
+        return granted(ids)
+
+    plugin.grant = sicken
+    assert len(given(kubelet.admit(pod("a", core=2)))) == 2
+
+
+def test_while_a_plugin_is_slow_every_other_pod_waits(world: World) -> None:
+    kubelet, plugin = world.kubelet(NONE), world.plugin()
+    world.served(kubelet, plugin)
+    in_call, go_on, order = threading.Event(), threading.Event(), []
+
+    def slowly(ids: frozenset[str]) -> ContainerAllocateResponse:
+        in_call.set()
+        assert go_on.wait(CALL_LIMIT_S)
+        order.append("slow call answered")
+        return granted(ids)
+
+    def admit_other() -> None:
+        kubelet.admit(pod("without-devices"))
+        order.append("other pod judged")
+
+    plugin.grant = slowly
+    threads = [threading.Thread(target=lambda: kubelet.admit(pod("a", core=1))), threading.Thread(target=admit_other)]
+    threads[0].start()
+    assert in_call.wait(CALL_LIMIT_S)
+    threads[1].start()
+    go_on.set()
+    for thread in threads:
+        thread.join(CALL_LIMIT_S)
+    assert order == ["slow call answered", "other pod judged"]
+
+
 def test_a_resource_that_nobody_registered_is_admitted_without_devices(world: World) -> None:
     kubelet = world.kubelet()
     admission = kubelet.admit(pod("a", core=3))

@@ -9,8 +9,10 @@ import pytest
 from tests.kubelet.simulated.toy_plugin import Asked, device
 from tests.kubelet.simulated.world import (
     BEST_EFFORT,
+    CORE,
     NIC,
     NONE,
+    RESTRICTED,
     SINGLE,
     World,
     container,
@@ -18,7 +20,10 @@ from tests.kubelet.simulated.world import (
     node_of,
     on_two_nodes,
     pod,
+    until,
 )
+from topoalloc.kubelet.simulated.settings import KubeletSettings
+from topoalloc.pb import deviceplugin_v1beta1_pb2 as wire
 
 
 def all_of(*nodes: int, count: int = 10) -> frozenset[str]:
@@ -108,4 +113,66 @@ def test_a_plugin_without_the_option_is_never_asked(world: World) -> None:
     plugin.prefers = False
     world.served(kubelet, plugin)
     assert len(given(kubelet.admit(pod("a", core=4)))) == 4
+    assert plugin.asked == []
+
+
+def test_an_empty_topology_counts_as_none(world: World) -> None:
+    kubelet = world.kubelet(SINGLE)
+    plugin = world.plugin(devices=[device(f"core-x-{number}", empty_topology=True) for number in range(4)])
+    world.served(kubelet, plugin)
+    assert kubelet.admit(pod("a", core=2)).admitted
+    assert [len(asked.available) for asked in plugin.asked] == [4]
+
+
+def test_devices_on_both_nodes_are_all_aligned_whatever_node_is_chosen(world: World) -> None:
+    kubelet = world.kubelet(SINGLE)
+    plugin = world.plugin(devices=[device(f"core-x-{number}", 0, 1) for number in range(10)])
+    world.served(kubelet, plugin)
+    assert kubelet.admit(pod("a", core=3)).admitted
+    assert [len(asked.available) for asked in plugin.asked] == [10]
+
+
+def half_without_nodes() -> list[wire.Device]:
+    return [device(f"core-0-{number}", 0) for number in range(5)] + [device(f"core-x-{number}") for number in range(5)]
+
+
+def test_of_a_mixed_resource_only_devices_with_a_node_are_candidates(world: World) -> None:
+    kubelet, plugin = world.kubelet(SINGLE), world.plugin(devices=half_without_nodes())
+    world.served(kubelet, plugin)
+    kubelet.admit(pod("a", core=2))
+    assert [asked.available for asked in plugin.asked] == [all_of(0, count=5)]
+
+
+@pytest.mark.parametrize(("settings", "admitted"), [(SINGLE, False), (BEST_EFFORT, True)])
+def test_a_request_beyond_the_devices_with_a_node_is_refused_or_asked_with_those_as_must_include(
+    world: World, settings: KubeletSettings, admitted: bool
+) -> None:
+    kubelet, plugin = world.kubelet(settings), world.plugin(devices=half_without_nodes())
+    world.served(kubelet, plugin)
+    assert kubelet.admit(pod("a", core=7)).admitted is admitted
+    assert [asked.must for asked in plugin.asked] == ([all_of(0, count=5)] if admitted else [])
+
+
+@pytest.mark.parametrize(("settings", "admitted"), [(RESTRICTED, False), (SINGLE, False), (BEST_EFFORT, True)])
+def test_four_of_three_and_three_free(world: World, settings: KubeletSettings, admitted: bool) -> None:
+    kubelet, plugin = world.kubelet(settings), world.plugin(devices=on_two_nodes("core", 4))
+    world.served(kubelet, plugin)
+    full = kubelet.admit(pod("full", core=4))  # node 0, so that the next pod goes to node 1
+    on_one = kubelet.admit(pod("on-one", core=1))
+    kubelet.finish(full.pod.uid)
+    on_zero = kubelet.admit(pod("on-zero", core=1))
+    held = given(on_one) | given(on_zero)
+    assert node_of(held) == {"0", "1"}
+    plugin.asked.clear()
+    assert kubelet.admit(pod("a", core=4)).admitted is admitted
+    assert [asked.available for asked in plugin.asked] == ([all_of(0, 1, count=4) - held] if admitted else [])
+
+
+def test_an_unhealthy_device_is_no_candidate_and_the_healthy_rest_needs_no_question(world: World) -> None:
+    kubelet, plugin = world.kubelet(SINGLE), world.plugin()
+    world.served(kubelet, plugin)
+    plugin.send([device("core-0-0", 0, healthy=False), *plugin.devices[1:10]])
+    until(lambda: len(kubelet.devices.tables.listed[CORE].nodes) == 10)
+    admission = kubelet.admit(pod("a", core=9))
+    assert given(admission) == all_of(0) - {"core-0-0"}
     assert plugin.asked == []

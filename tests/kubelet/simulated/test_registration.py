@@ -21,6 +21,7 @@ from topoalloc.kubelet.simulated.endpoints import STOP_GRACE_PERIOD_S
 from topoalloc.kubelet.simulated.kubelet import SimulatedKubelet
 from topoalloc.kubelet.simulated.plugin_client import PluginCallError, PluginClient
 from topoalloc.kubelet.simulated.registration import is_extended_resource_name
+from topoalloc.kubelet.simulated.settings import CpuSettings, KubeletSettings
 
 NO_DEVICES = "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices"
 
@@ -211,6 +212,14 @@ def test_after_a_restart_without_the_plugin_a_plain_pod_survives_and_one_with_a_
     assert with_init.refusal.reason == "UnexpectedAdmissionError"
     assert with_init.refusal.message == f"{NO_DEVICES} {CORE}, which is unexpected"
     assert kubelet.devices.capacity()[CORE] == (0, 0)
+
+
+def test_after_a_restart_containers_keep_their_cpus(world: World) -> None:
+    kubelet = world.kubelet(KubeletSettings(cpu=CpuSettings(reserved=1)))
+    first = [kubelet.admit(pod(name, cpu=2, memory="1Gi")) for name in ("a", "b")]
+    again = kubelet.restart()
+    assert [one.cpus for one in again] == [one.cpus for one in first]
+    assert str(kubelet.admit(pod("c", cpu=2, memory="1Gi")).cpus["main"]) == "5-6"
 
 
 def test_a_damaged_checkpoint_means_empty_tables(world: World) -> None:

@@ -160,7 +160,8 @@ class SimulatedKubelet:
             process = self._running()
             self._calls.clear()
             self._pods.add(pod)
-            self._exclusive.collect(frozenset(active.uid for active in self._pods.active()))
+            if process.devices.sources_ready:  # not before a restarted kubelet has seen all its pods again
+                self._exclusive.collect(frozenset(active.uid for active in self._pods.active()))
             judged = process.topology_manager.admit(pod, running)
             refusal = judged.refusal or self._fit(pod)
             admission = self._admission(pod, refusal, judged.explanation, judged.affinities)
