@@ -236,18 +236,22 @@ def test_nothing_is_left_behind_after_an_interruption(scratch: Path, sent: signa
             },
         }
     )
-    running = subprocess.Popen(
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    with subprocess.Popen(
         command(scratch, pods_file(scratch, many)),
-        env={**os.environ, "TMPDIR": str(scratch)},
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-    )
-    end_s = time.monotonic() + END_LIMIT_S
-    while not list(scratch.glob("topoalloc-*/device-plugins/kubelet.sock")):
-        assert running.poll() is None and time.monotonic() < end_s
-        time.sleep(0.01)
-    running.send_signal(sent)
-    out, err = running.communicate(timeout=END_LIMIT_S)
-    assert (running.returncode, out, left_in(scratch)) == (status, "", [])
+    ) as running:
+        try:
+            end_s = time.monotonic() + END_LIMIT_S
+            while not list(scratch.glob("topoalloc-*/device-plugins/kubelet.sock")) and running.poll() is None:
+                assert time.monotonic() < end_s
+                time.sleep(0.01)
+            running.send_signal(sent)
+            out, err = running.communicate(timeout=END_LIMIT_S)
+        finally:
+            running.kill()
     assert "Traceback" not in err
+    assert (running.returncode, out, left_in(scratch)) == (status, "", [])

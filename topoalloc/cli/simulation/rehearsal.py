@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from topoalloc.topology.machine import Machine
 
 REGISTER_LIMIT_S = 30.0  # an agent is there in well under a second; this is for a machine in great distress
 WARNINGS_MAX = 50  # of the agent; more of them say the same
+REMOVALS_MAX = 40  # attempts, two seconds in all: a thread that outlives its join ends with its next look
+REMOVAL_PAUSE_S = 0.05
 DIRECTORY_PREFIX = "topoalloc-"
 TEMPORARY_PATH_BYTES_MAX = 40  # leaves room for socket names within the 107 bytes of a unix socket's path
 SHORT_TEMPORARY = Path("/tmp")  # noqa: S108 -- mkdtemp makes a private directory in it
@@ -123,11 +127,27 @@ def _private_directory() -> Iterator[Path]:
     if len(os.fsencode(base)) > TEMPORARY_PATH_BYTES_MAX:
         base = SHORT_TEMPORARY
     try:
-        directory = tempfile.TemporaryDirectory(prefix=DIRECTORY_PREFIX, dir=base)
+        directory = Path(tempfile.mkdtemp(prefix=DIRECTORY_PREFIX, dir=base))
     except OSError as error:
         raise MachineError(f"{base}: no directory for the sockets can be made there: {error.strerror}") from error
-    with directory as name:
-        yield Path(name)
+    try:
+        yield directory
+    finally:
+        _remove(directory)
+
+
+def _remove(directory: Path) -> None:
+    """Remove it even while a thread that was cut off still puts a last socket into it."""
+    for _ in range(REMOVALS_MAX):
+        try:
+            shutil.rmtree(directory)
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(REMOVAL_PAUSE_S)
+        else:
+            return
+    raise MachineError(f"{directory}: cannot be removed")
 
 
 class _Collecting(logging.Handler):
