@@ -12,7 +12,8 @@ from topoalloc.topology.assemble import assemble
 from topoalloc.topology.checks import check_machine
 from topoalloc.topology.cpus import CpuSet
 from topoalloc.topology.links import Place, pcie_class
-from topoalloc.topology.machine import LinkClass, Machine, Unknown
+from topoalloc.topology.machine import LinkClass, Machine, MigDevice, NicFunction, Unknown
+from topoalloc.topology.machine_json import json_text, machine_json
 from topoalloc.topology.pci import PciAddress, PciPath
 from topoalloc.topology.reading import (
     NO_NAME,
@@ -26,6 +27,7 @@ from topoalloc.topology.reading import (
     SourceRefusal,
     Standing,
 )
+from topoalloc.topology.restated import restated
 
 GIB = 1 << 30
 
@@ -325,6 +327,95 @@ def test_a_contradiction_is_named_and_the_earlier_source_wins(world: World, data
     assert machine.gpus[at].minor == 77
     assert len(machine.warnings) == 2
     assert all("another" in line and "nvidia-smi -q -x" in line and "\n" not in line for line in machine.warnings)
+
+
+addresses = st.builds(PciAddress, st.just(0), st.integers(1, 3), st.just(0), st.integers(0, 1))
+node_ids = st.none() | st.just(Unknown("-1")) | st.integers(0, 2)
+cpu_sets = st.none() | st.just(Unknown("N/A")) | st.builds(CpuSet, st.integers(0, 15))
+paths = st.builds(
+    PciPath,
+    st.sampled_from(["0000:00", "0000:40", "numa0", "numa1", "numa-1"]),
+    st.lists(addresses, max_size=2).map(tuple),
+)
+names = st.none() | st.sampled_from([NO_NAME, "eth0", "mlx5_0", "mlx5_1", "NIC0"])
+vendors = st.sampled_from([None, "10de", "1002", "15b3"])
+any_nvlinks = st.builds(NvlinkReading, st.sampled_from(list(FarEnd)), st.none() | addresses, st.integers(0, 4))
+any_gpu = st.builds(
+    GpuReading,
+    index=st.none() | st.integers(0, 3),
+    bdf=st.none() | addresses,
+    uuid=st.sampled_from([None, "GPU-a", "GPU-b"]),
+    model=st.sampled_from([None, "NVIDIA L4", "NVIDIA L40", ""]),
+    memory_bytes=st.sampled_from([None, 0, 4096, GIB]),
+    numa_node=node_ids,
+    cpus=cpu_sets,
+    path=st.none() | paths,
+    vendor=vendors,
+    mig=st.sampled_from([(), (MigDevice(0, "1g.5gb", "MIG-a"),), (MigDevice(0, "1g.5gb", ""),)]),
+    nvlinks=st.none() | st.lists(any_nvlinks, max_size=2).map(tuple),
+)
+any_nic = st.builds(
+    NicReading,
+    name=names,
+    bdf=st.none() | addresses,
+    numa_node=node_ids,
+    rdma=names,
+    netdev=names,
+    path=st.none() | paths,
+    function=st.sampled_from([None, *NicFunction]),
+    vendor=vendors,
+    physical_function=st.none() | addresses,
+    port=st.none() | st.integers(1, 2),
+)
+any_node = st.builds(
+    NumaReading,
+    st.integers(0, 3),
+    cpu_sets,
+    st.sampled_from([None, 0, GIB]),
+    st.none() | st.lists(st.integers(10, 30), max_size=3).map(tuple),
+)
+ends = st.tuples(st.sampled_from(["gpu", "nic"]), st.integers(0, 3))
+any_link = st.builds(LinkReading, ends, ends, st.none() | st.sampled_from(LinkClass), st.none() | st.integers(0, 4))
+
+
+def with_valid_ends(reading: Reading) -> Reading:
+    """A reading whose links name entries that it has, as every reader sees to."""
+    counts = {"gpu": len(reading.gpus), "nic": len(reading.nics)}
+    valid = (
+        link for link in reading.links if link.a != link.b and all(end[1] < counts[end[0]] for end in (link.a, link.b))
+    )
+    return replace(reading, links=tuple(valid))
+
+
+any_reading = st.builds(
+    Reading,
+    st.sampled_from(["a", "b", "c"]),
+    st.sampled_from(list(Standing)),
+    numa_nodes=st.lists(any_node, max_size=3).map(tuple),
+    gpus=st.lists(any_gpu, max_size=3).map(tuple),
+    nics=st.lists(any_nic, max_size=3).map(tuple),
+    links=st.lists(any_link, max_size=4).map(tuple),
+    nvswitches=st.lists(addresses, max_size=2).map(tuple),
+    ordered=st.booleans(),
+    all_numa_nodes=st.booleans(),
+).map(with_valid_ends)
+
+
+@given(st.lists(any_reading, max_size=4))
+def test_sources_that_contradict_themselves_and_each_other_still_make_a_sound_machine(readings: list[Reading]) -> None:
+    outcome = assemble(readings, None)
+    if isinstance(outcome, SourceRefusal):
+        assert "\n" not in str(outcome)
+        return
+    assert check_machine(outcome) == ()
+    assert all("\n" not in warning for warning in outcome.warnings)
+    assert assemble(readings, None) == outcome
+    json_text(outcome)
+    again = assemble([restated(outcome, "a snapshot")], None)
+    assert isinstance(again, Machine)
+    assert machine_json(replace(again, sources=(), warnings=())) == machine_json(
+        replace(outcome, sources=(), warnings=())
+    )
 
 
 def test_a_nic_known_to_have_no_rdma_device_says_none() -> None:

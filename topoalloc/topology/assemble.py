@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from topoalloc.topology.agreement import Agreement
 from topoalloc.topology.checks import check_machine
-from topoalloc.topology.joined_devices import distinct_addresses, joined_gpus, joined_nics
+from topoalloc.topology.joined_devices import distinct_devices, joined_gpus, joined_nics
 from topoalloc.topology.joined_links import joined_links
 from topoalloc.topology.joined_nodes import joined_nodes, unlisted_nodes
 from topoalloc.topology.links import switch_groups
@@ -48,9 +48,7 @@ def assemble(readings: Sequence[Reading], gpu_memory_bytes: int | None) -> Machi
     sources = [reading.source for reading in readings]
     agreement = Agreement()
     nics = joined_nics(readings, nic_clusters, agreement)
-    gpus, address_warnings = distinct_addresses(
-        joined_gpus(readings, gpu_match.clusters, agreement, gpu_memory_bytes), nics
-    )
+    gpus, name_warnings = distinct_devices(joined_gpus(readings, gpu_match.clusters, agreement, gpu_memory_bytes), nics)
     clusters = (*gpu_match.clusters, *nic_clusters)
     nics = _with_nodes_of_near_gpus(readings, clusters, gpus, nics)
     links, link_warnings = joined_links(readings, clusters, gpus, nics, agreement)
@@ -72,7 +70,7 @@ def assemble(readings: Sequence[Reading], gpu_memory_bytes: int | None) -> Machi
                     *strangers(sources, gpu_match.clusters, "GPU"),
                     *strangers(sources, nic_clusters, "NIC"),
                     *_left_out(nic_match.clusters),
-                    *address_warnings,
+                    *name_warnings,
                     *link_warnings,
                     *unlisted_nodes(readings, nodes),
                     *agreement.warnings(),

@@ -142,7 +142,7 @@ _MIB_OF_DEVICE = {
     (AMD, "738c"): 32752,  # MI100
 }
 
-# A vGPU profile (`A10-4Q`), a laptop part: other memory under the name of a card.
+# A vGPU profile (`A10-4Q`), a laptop part: other memory under the name, and for a vGPU under the id, of a card.
 _OTHER_PRODUCT = re.compile(r"\d+[abcq]|laptop|mobile|max")
 
 _BY_WORDS = tuple(
@@ -156,20 +156,16 @@ def memory_of(model: str | None, vendor: str | None, pci_device: str | None) -> 
     A name matches an entry when it has all of its words, in any spelling; of several the one with most words wins,
     and two that tie with different sizes match nothing.
     """
-    if model is not None:
-        mebibytes = _by_name(model_words(model))
-        if mebibytes is not None:
-            return mebibytes * _MIB
-    if vendor is not None and pci_device is not None:
+    words = model_words(model or "")
+    if any(_OTHER_PRODUCT.fullmatch(word) for word in words):
+        return None
+    mebibytes = _by_name(words)
+    if mebibytes is None and vendor is not None and pci_device is not None:
         mebibytes = _MIB_OF_DEVICE.get((vendor, pci_device))
-        if mebibytes is not None:
-            return mebibytes * _MIB
-    return None
+    return None if mebibytes is None else mebibytes * _MIB
 
 
 def _by_name(words: frozenset[str]) -> int | None:
-    if any(_OTHER_PRODUCT.fullmatch(word) for word in words):
-        return None
     matches = [(len(entry), mebibytes) for entry, mebibytes in _BY_WORDS if entry <= words]
     longest = max((length for length, _ in matches), default=0)
     sizes = {mebibytes for length, mebibytes in matches if length == longest}

@@ -59,7 +59,7 @@ def _gpu(index: int, facts: _GpuFacts, gpu_memory_bytes: int | None) -> Gpu:
     model = facts.told("model", lambda gpu: gpu.model, fuller_name)
     vendor = facts.told("PCI vendor", lambda gpu: gpu.vendor)
     pci_device = facts.told("PCI device id", lambda gpu: gpu.pci_device)
-    memory = facts.settled("memory", lambda gpu: gpu.memory_bytes, uncut_size)
+    memory = facts.settled("memory", lambda gpu: gpu.memory_bytes or None, uncut_size)
     if memory is None:
         memory = memory_of(known(model), known(vendor), known(pci_device)) or gpu_memory_bytes
     cpus: CpuSet | Unknown = facts.told("CPU list", lambda gpu: gpu.cpus, longer_list)
@@ -134,7 +134,6 @@ def _nic(facts: _NicFacts) -> Nic:
     function = facts.told("PCI function kind", lambda nic: nic.function)
     parent = facts.told("physical function", lambda nic: nic.physical_function)
     path: PciPath | Unknown = facts.told("PCIe path", lambda nic: nic.path, finer_path)
-    has_no_parent = function is NicFunction.PHYSICAL and isinstance(parent, Unknown)
     return Nic(
         id=facts.id,
         name=_display_name(netdev, rdma, facts.labels(), bdf),
@@ -147,7 +146,7 @@ def _nic(facts: _NicFacts) -> Nic:
         link=facts.told("link layer", lambda nic: nic.link),
         driver=facts.told("driver", lambda nic: nic.driver),
         vendor=facts.told("PCI vendor", lambda nic: nic.vendor),
-        physical_function=None if has_no_parent else parent,
+        physical_function=None if function is NicFunction.PHYSICAL else parent,
     )
 
 
@@ -172,27 +171,35 @@ def finer_path(a: PciPath, b: PciPath) -> PciPath | None:
     return longer if fits and len(a.bridges) != len(b.bridges) else None
 
 
-def distinct_addresses(gpus: Sequence[Gpu], nics: Sequence[Nic]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
-    """GPUs of which no two claim one PCI address, and warnings.
+def distinct_devices(gpus: Sequence[Gpu], nics: Sequence[Nic]) -> tuple[tuple[Gpu, ...], tuple[str, ...]]:
+    """GPUs of which no two claim one PCI address, UUID or MIG UUID, and warnings.
 
-    Both devices are kept, since the source lists both and which one the address is wrong for cannot be told; the
-    first keeps the address, so that it names one device.
+    Both devices are kept, since the source lists both and which one the name is wrong for cannot be told; the first
+    keeps the name, so that it names one device.
     """
-    holder: dict[PciAddress, str] = {}
+    holder: dict[str, str] = {}
     kept: list[Gpu] = []
     warnings: list[str] = []
+
+    def claimed_before(fact: str, value: object, gpu_id: str) -> bool:
+        first = holder.setdefault(f"{fact} {value}", gpu_id)
+        if first != gpu_id:
+            warnings.append(f"{first} and {gpu_id} have one {fact}, {value}; {first} keeps it")
+        return first != gpu_id
+
     for gpu in gpus:
-        if isinstance(gpu.bdf, Unknown) or holder.setdefault(gpu.bdf, gpu.id) == gpu.id:
-            kept.append(gpu)
-            continue
-        first = holder[gpu.bdf]
-        warnings.append(f"{first} and {gpu.id} have one PCI address, {gpu.bdf}; {first} keeps it")
-        kept.append(replace(gpu, bdf=Unknown(f"{gpu.bdf}, which {first} has too")))
-    warnings.extend(
-        f"{holder[nic.bdf]} and {nic.id} have one PCI address, {nic.bdf}; both keep it"
-        for nic in nics
-        if isinstance(nic.bdf, PciAddress) and nic.bdf in holder
-    )
+        distinct = gpu
+        if isinstance(gpu.bdf, PciAddress) and claimed_before("PCI address", gpu.bdf, gpu.id):
+            distinct = replace(distinct, bdf=Unknown(f"{gpu.bdf}, which another GPU has too"))
+        if isinstance(gpu.uuid, str) and claimed_before("UUID", gpu.uuid, gpu.id):
+            distinct = replace(distinct, uuid=Unknown(f"{gpu.uuid}, which another GPU has too"))
+        if any(mig.uuid and claimed_before("MIG UUID", mig.uuid, gpu.id) for mig in gpu.mig):
+            distinct = replace(distinct, mig=())
+        kept.append(distinct)
+    for nic in nics:
+        first = holder.get(f"PCI address {nic.bdf}")
+        if first is not None:
+            warnings.append(f"{first} and {nic.id} have one PCI address, {nic.bdf}; both keep it")
     return tuple(kept), tuple(warnings)
 
 

@@ -97,15 +97,18 @@ class _Matching:
         """Returns warnings. Numbers come from nvidia-smi alone, so only NVIDIA's addresses are candidates."""
         numbered = [cluster for cluster in self.clusters.all() if self._bdf(cluster) is None]
         numbered.sort(key=lambda cluster: (self._index(cluster) or 0, cluster[0]))
+        # A source that lists both lists them as two devices.
+        listing = {mention.reading for cluster in numbered for mention in cluster}
         addressed = [
             cluster
             for cluster in self.clusters.all()
             if self._bdf(cluster) is not None
             and self._index(cluster) is None
             and self._first(cluster, lambda gpu: gpu.vendor) in {None, NVIDIA}
+            and not listing & {mention.reading for mention in cluster}
         ]
         addressed.sort(key=self.rank)
-        if not numbered or not self._any_address():
+        if not numbered or not addressed:
             return ()
         pairs = self._pairs_by_node(numbered, addressed)
         if pairs is None:
@@ -113,9 +116,6 @@ class _Matching:
         if pairs is None or not all(self.clusters.join(a, b) for a, b in pairs):
             return self._refusal(numbered, addressed)
         return self._doubts(pairs)
-
-    def _any_address(self) -> bool:
-        return any(self._bdf(cluster) is not None for cluster in self.clusters.all())
 
     def _pairs_by_node(self, numbered: list[Cluster], addressed: list[Cluster]) -> list[tuple[Cluster, Cluster]] | None:
         """The proved mapping: every numbered GPU is alone on its node on both sides."""
@@ -146,10 +146,9 @@ class _Matching:
         ]
 
     def _refusal(self, numbered: list[Cluster], addressed: list[Cluster]) -> SourceRefusal:
-        with_address = next(cluster for cluster in self.clusters.all() if self._bdf(cluster) is not None)
         return SourceRefusal(
             self._source(numbered[0]),
-            f"it numbers {len(numbered)} GPUs and gives no PCI addresses, {self._source(with_address)} has "
+            f"it numbers {len(numbered)} GPUs and gives no PCI addresses, {self._source(addressed[0])} has "
             f"{len(addressed)} addresses without numbers, so which is which cannot be told; are they of one machine? "
             "If they are, add its `nvidia-smi -q -x`, which gives both",
         )
