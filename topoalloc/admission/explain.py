@@ -14,7 +14,7 @@ from itertools import combinations
 from operator import or_
 
 from topoalloc.admission.cpus import CpuManager, CpuState
-from topoalloc.admission.hints import DeviceView, Hint, Hints, ProviderAnswer, devices_by_mask
+from topoalloc.admission.hints import ANY_PREFERRED, DeviceView, Hint, Hints, ProviderAnswer, devices_by_mask
 from topoalloc.admission.memory import MemoryState
 from topoalloc.admission.numa_mask import masks_in_order, nodes_of, text_of, width_then_value
 from topoalloc.admission.policy import NumaInfo, Options, Policy, merge
@@ -118,7 +118,7 @@ def explain(
         Demand(provider, resource, hints, _usable(policy, hints))
         for provider, answer in named
         for resource, hints in sorted((answer or {}).items(), key=_by_resource)
-        if hints is not None and hints != (Hint(None, True),)
+        if hints is not None and ANY_PREFERRED not in hints
     )
     conflict = _conflict(demands)
     told = supplies or {}
@@ -192,7 +192,8 @@ def _narrowest(supply: Supply) -> list[int]:
 
 
 def _of_several(policy: Policy, conflict: Sequence[Demand], supplies: Mapping[str, Supply]) -> tuple[str, str]:
-    first, *rest = conflict
+    # The one that needs most nodes is the one that binds.
+    first, *rest = sorted(conflict, key=lambda demand: -demand.usable[0].bit_count())
     others = ", ".join(f"{demand.resource} would use {_masks_text(demand.usable)}" for demand in rest)
     sentence = f"{first.resource} needs {_masks_text(first.usable)}, {others}"
     remedy = _common_ground(conflict, supplies)
