@@ -45,14 +45,26 @@ def assemble(readings: Sequence[Reading], gpu_memory_bytes: int | None) -> Machi
         return gpu_match
     nic_match = same_nics(readings, gpu_match.clusters)
     nic_clusters = nic_match.clusters[:NICS_MAX]
-    sources = [reading.source for reading in readings]
+    clusters = (*gpu_match.clusters, *nic_clusters)
     agreement = Agreement()
     nics = joined_nics(readings, nic_clusters, agreement)
     gpus, name_warnings = distinct_devices(joined_gpus(readings, gpu_match.clusters, agreement, gpu_memory_bytes), nics)
-    clusters = (*gpu_match.clusters, *nic_clusters)
     nics = _with_nodes_of_near_gpus(readings, clusters, gpus, nics)
     links, link_warnings = joined_links(readings, clusters, gpus, nics, agreement)
     nodes = joined_nodes(readings, gpus, nics, agreement)
+    sources = [reading.source for reading in readings]
+    warnings = (
+        *(warning for reading in readings for warning in reading.warnings),
+        *gpu_match.warnings,
+        *nic_match.warnings,
+        *strangers(sources, gpu_match.clusters, "GPU"),
+        *strangers(sources, nic_clusters, "NIC"),
+        *_left_out(nic_match.clusters, nic_clusters),
+        *name_warnings,
+        *link_warnings,
+        *unlisted_nodes(readings, nodes),
+        *agreement.warnings(),
+    )
     machine = Machine(
         numa_nodes=nodes,
         gpus=tuple(_with_cpus_of_node(gpu, nodes, _only_node(readings, nodes)) for gpu in gpus),
@@ -61,22 +73,7 @@ def assemble(readings: Sequence[Reading], gpu_memory_bytes: int | None) -> Machi
         switch_groups=switch_groups(links),
         nvswitches=tuple(sorted({switch for reading in readings for switch in reading.nvswitches})),
         sources=tuple(dict.fromkeys(sources)),
-        warnings=tuple(
-            dict.fromkeys(
-                (
-                    *(warning for reading in readings for warning in reading.warnings),
-                    *gpu_match.warnings,
-                    *nic_match.warnings,
-                    *strangers(sources, gpu_match.clusters, "GPU"),
-                    *strangers(sources, nic_clusters, "NIC"),
-                    *_left_out(nic_match.clusters),
-                    *name_warnings,
-                    *link_warnings,
-                    *unlisted_nodes(readings, nodes),
-                    *agreement.warnings(),
-                )
-            )
-        ),
+        warnings=tuple(dict.fromkeys(warnings)),
     )
     broken = check_machine(machine)
     assert not broken, broken
@@ -97,10 +94,10 @@ def _refusal(readings: Sequence[Reading]) -> SourceRefusal | None:
     return None
 
 
-def _left_out(clusters: Sequence[Cluster]) -> tuple[str, ...]:
-    if len(clusters) <= NICS_MAX:
+def _left_out(found: Sequence[Cluster], kept: Sequence[Cluster]) -> tuple[str, ...]:
+    if len(found) == len(kept):
         return ()
-    return (f"{len(clusters)} NIC ports are found; those after the first {NICS_MAX} are left out",)
+    return (f"{len(found)} NIC ports are found; those after the first {len(kept)} are left out",)
 
 
 def _with_nodes_of_near_gpus(
