@@ -18,6 +18,8 @@ from topoalloc.allocation.ledger import Conversation, Holding, Owner, State, onl
 from topoalloc.sharing.inventory import Device, Inventory, Resource, ResourceKind
 from topoalloc.sharing.settings import CORES_PER_GPU
 
+GPUS_NAMED_MAX = 3  # in one refusal; more of them say the same
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -156,19 +158,19 @@ def _fault_of_pairing(state: State, inventory: Inventory, claim: Claim, speaker:
     demand = demand_of(speaker.container, inventory) if speaker.container else None
     if claim.resource.kind is ResourceKind.CORE:
         memory = [device for device in held if device.kind is ResourceKind.MEMORY]
-        return _fault_of_cores(inventory, devices) or _fault_of_halves(inventory, devices, memory)
+        return _fault_of_cores(state, inventory, devices) or _fault_of_halves(inventory, devices, memory)
     cores = [device for device in held if device.kind is ResourceKind.CORE]
     return _fault_of_memory(inventory, devices, demand) or _fault_of_halves(inventory, cores, devices)
 
 
-def _fault_of_cores(inventory: Inventory, devices: list[Device]) -> str | None:
+def _fault_of_cores(state: State, inventory: Inventory, devices: list[Device]) -> str | None:
     """A share lies on one GPU; whole GPUs are whole."""
     per_gpu = Counter(device.position for device in devices)
     name = inventory.settings.core_resource
     if len(devices) < CORES_PER_GPU and len(per_gpu) > 1:
         return (
             f"{name}: the kubelet took a share of {len(devices)} from {_names(inventory, per_gpu)}; a share needs that "
-            f"many free cores on one GPU, and the free cores of this node are scattered"
+            f"many free cores on one GPU of those it offered{_room_elsewhere(state, inventory, devices)}"
         )
     if len(devices) >= CORES_PER_GPU and any(count != CORES_PER_GPU for count in per_gpu.values()):
         whole = len(devices) // CORES_PER_GPU
@@ -177,6 +179,28 @@ def _fault_of_cores(inventory: Inventory, devices: list[Device]) -> str | None:
             f"the kubelet could only offer {_names(inventory, per_gpu)}"
         )
     return None
+
+
+def _room_elsewhere(state: State, inventory: Inventory, devices: list[Device]) -> str:
+    """GPUs outside the NUMA nodes the kubelet kept to that would have had room: it counts cores and sees no GPUs."""
+    nodes = {node for device in devices for node in device.numa_nodes}
+    held = Counter(
+        inventory.devices[device_id].position
+        for holding in state.holdings.values()
+        for device_id in holding.ids
+        if inventory.devices[device_id].kind is ResourceKind.CORE
+    )
+    roomy = [
+        gpu.id
+        for position, gpu in enumerate(inventory.machine.gpus)
+        if nodes and gpu.numa_node not in nodes and CORES_PER_GPU - held[position] >= len(devices)
+    ]
+    if not roomy:
+        return ""
+    return (
+        f". {' and '.join(roomy[:GPUS_NAMED_MAX])} would have had room on another NUMA node, but the Topology Manager "
+        f"counts free cores per node and not per GPU; numa.{inventory.settings.core_resource}: none would allow it"
+    )
 
 
 def _fault_of_memory(inventory: Inventory, devices: list[Device], demand: Demand | None) -> str | None:
