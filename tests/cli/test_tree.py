@@ -7,8 +7,9 @@ from hypothesis import given
 
 from tests.cli.made_machines import ALL, cube_mesh, dgx, gpu, hostile, lone_vm, machine, node, pci_tree
 from tests.cli.random_machines import machines
+from topoalloc.cli.picture.spelling import model_words, reason_words
 from topoalloc.cli.picture.tree import LINE_CHARACTERS_MAX, tree_text
-from topoalloc.topology.machine import LinkClass, Machine
+from topoalloc.topology.machine import LinkClass, Machine, Unknown
 
 
 def test_the_tree_of_a_small_machine_reads_so() -> None:
@@ -45,6 +46,34 @@ NVLink: 4 links between GPU0 and GPU1
 Unknown: NUMA node of NIC4 (numa_node is -1)
 """
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "shown"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "A100-SXM4-40GB"),
+        ("Tesla V100-SXM2-16GB", "V100-SXM2-16GB"),
+        ("NVIDIA Corporation AD102GL [RTX 6000 Ada Generation]", "RTX 6000 Ada Generation"),
+        ("AMD Instinct MI300X", "MI300X"),
+        ("NVIDIA", "NVIDIA"),
+    ],
+)
+def test_a_model_is_shown_by_the_name_it_is_sold_under(model: str, shown: str) -> None:
+    assert model_words(model) == shown
+
+
+@pytest.mark.parametrize(
+    ("evidence", "shown"),
+    [
+        ("no source tells the model", "no source tells"),
+        ("no source tells the NUMA node, and no GPU of known node is near", "no GPU of known node is near"),
+        ("hidden by NV12 cell", "hidden by NV# cell"),
+        ("node3 has no readable meminfo", "node has no readable meminfo"),
+        ("x" * 200, "x" * 59 + "…"),
+    ],
+)
+def test_a_reason_is_short_and_without_the_numbers_of_its_owner(evidence: str, shown: str) -> None:
+    assert reason_words(Unknown(evidence)) == shown
 
 
 def test_an_nvswitch_is_one_line() -> None:

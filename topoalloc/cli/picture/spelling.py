@@ -23,7 +23,9 @@ _VENDOR_WORDS = (
 _AMD, _NVIDIA = "1002", "10de"
 _SILENCE = re.compile(r"no source tells [^,]+(?:, and (.+))?")
 # "node3 has no ..." and "hidden by NV12 cell": the same gap of many owners reads as one without the number.
-_NUMBERED = re.compile(r"\b(node|NV)\d+\b")
+_NUMBERED = re.compile(r"\b(?:(node)|(NV))\d+\b")
+# lspci writes the chip and, in brackets, the name it is sold under: "NVIDIA Corporation AD102GL [RTX 6000 Ada ...]".
+_SOLD_AS = re.compile(r".* \[([^\[\]]+)\]")
 EVIDENCE_CHARACTERS_MAX = 60  # a reason is a hint beside the fact; a snapshot has it whole
 
 
@@ -31,6 +33,8 @@ def model_words(model: str | Unknown) -> str:
     """The model without its maker and brand, which fill a line and say nothing new."""
     if isinstance(model, Unknown):
         return "model unknown"
+    if (sold_as := _SOLD_AS.fullmatch(model)) is not None:
+        return sold_as[1]
     for vendor in _VENDOR_WORDS:
         if model.startswith(vendor) and len(model) > len(vendor):
             return model.removeprefix(vendor)
@@ -156,4 +160,4 @@ def reason_words(unknown: Unknown) -> str:
     evidence = " ".join(unknown.evidence.split())
     if (silence := _SILENCE.fullmatch(evidence)) is not None:
         evidence = silence[1] or "no source tells"
-    return shortened(_NUMBERED.sub(r"\1#", evidence), EVIDENCE_CHARACTERS_MAX)
+    return shortened(_NUMBERED.sub(lambda match: match[1] or f"{match[2]}#", evidence), EVIDENCE_CHARACTERS_MAX)
