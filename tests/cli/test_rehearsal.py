@@ -94,3 +94,9 @@ def test_pods_come_and_go_and_the_kubelet_restarts(policy: Policy, pods_api: boo
         alive, faults = come_and_go(node, chance)
     assert faults == []
     assert alive
+
+
+def test_a_machine_with_nothing_to_serve_starts_and_ends() -> None:
+    for _ in range(5):
+        with running_node(machine(gpus=0, nics=0), Config(), KubeletSettings(), Behaviour(), 0) as node:
+            assert node.agent.inventory.resources == ()

@@ -131,3 +131,9 @@ def test_wake_ends_a_wait_even_before_it_began(tmp_path: Path):
     watch.wait(LONG_S)
 
     watch.close()
+
+
+def test_a_wake_up_that_comes_after_the_watch_was_closed_does_nothing(tmp_path: Path) -> None:
+    watch = DirectoryWatch(tmp_path)
+    watch.close()
+    watch.wake()

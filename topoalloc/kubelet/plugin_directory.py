@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import stat
+import threading
 from pathlib import Path
 
 from inotify_simple import INotify, flags
@@ -63,6 +64,9 @@ class DirectoryWatch:
         self._inotify = INotify(nonblocking=True)
         self._watch: int | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        # Whoever wakes may come after the waiting thread has closed; reentrant, since a signal can come in between.
+        self._open = threading.RLock()
+        self._closed = False
 
     def wait(self, timeout_s: float) -> None:
         """Return when something changed, `wake` was called or the time is over."""
@@ -76,16 +80,21 @@ class DirectoryWatch:
                     self._watch = None
 
     def wake(self) -> None:
-        """Make `wait` return at once; safe from any thread and from a signal handler."""
-        try:
-            os.write(self._wake_write, b"w")
-        except BlockingIOError:
-            return  # the pipe is full of wake-ups already
+        """Make `wait` return at once; safe from any thread and from a signal handler, and after `close`."""
+        with self._open:
+            if self._closed:
+                return
+            try:
+                os.write(self._wake_write, b"w")
+            except BlockingIOError:
+                return  # the pipe is full of wake-ups already
 
     def close(self) -> None:
-        self._inotify.close()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        with self._open:
+            self._closed = True
+            self._inotify.close()
+            os.close(self._wake_read)
+            os.close(self._wake_write)
 
     def _set(self) -> None:
         if self._watch is not None:
