@@ -49,6 +49,13 @@ def test_reserved_cpus_are_named_or_counted() -> None:
     assert counted.reserved_cpu_milli == 1200
 
 
+def test_cpu_options_below_a_feature_gate_need_it_as_in_the_kubelet() -> None:
+    asked = "cpuManagerPolicy: static\nkubeReserved: {cpu: 1}\ncpuManagerPolicyOptions: {align-by-socket: 'true'}\n"
+    assert "Alpha-level Options not enabled, but option 'align-by-socket' provided" in fault(asked)
+    settings = read(asked + "featureGates: {CPUManagerPolicyAlphaOptions: true}").settings
+    assert settings.cpu is not None and settings.cpu.options.align_by_socket
+
+
 def test_memory_is_reserved_by_node_and_the_eviction_threshold_counts() -> None:
     given = read(
         "memoryManagerPolicy: Static\nkubeReserved: {memory: 1Gi}\nevictionHard: {memory.available: 100Mi}\n"

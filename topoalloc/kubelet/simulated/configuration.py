@@ -109,9 +109,10 @@ def _with_reservations(settings: KubeletSettings, top: Place, notes: list[str]) 
 def _with_cpu_manager(settings: KubeletSettings, top: Place, notes: list[str]) -> KubeletSettings:
     if _word(top.at("cpuManagerPolicy"), _CpuPolicy, _CpuPolicy.NONE) is _CpuPolicy.NONE:
         return settings
-    options_given = top.at("cpuManagerPolicyOptions")
+    options_given, gates = top.at("cpuManagerPolicyOptions"), top.at("featureGates")
+    switched = {} if gates.value is None else {name: value is True for name, value in gates.mapping().items()}
     try:
-        options = parse_cpu_options(_options(options_given))
+        options = parse_cpu_options(_options(options_given), switched)
     except InputError as error:
         raise options_given.error(str(error)) from error
     named = _reserved_cpus(top)

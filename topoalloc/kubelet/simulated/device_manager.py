@@ -142,11 +142,19 @@ class DeviceManager:
 
     def container_hints(self, pod: Pod, container: Container, machine_nodes: Sequence[int]) -> dict[str, Hints]:
         self.collect()
+        self._crash_on_vanished(pod, container)
         return rules.container_hints(self.tables, pod, container, machine_nodes, self._behaviour.hint_nodes)
 
     def pod_hints(self, pod: Pod, machine_nodes: Sequence[int]) -> dict[str, Hints]:
         self.collect()
+        self._crash_on_vanished(pod, None)
         return rules.pod_hints(self.tables, pod, machine_nodes, self._behaviour.hint_nodes)
+
+    def _crash_on_vanished(self, pod: Pod, container: Container | None) -> None:
+        """Raises KubeletError: a device that the pod has is no longer on the list."""
+        reason = rules.crash_reason(self.tables, pod, container)
+        if reason is not None:
+            raise KubeletError(reason)
 
     # Allocation.
 
@@ -239,7 +247,7 @@ class DeviceManager:
                 return "no containers return in allocation response"
             step = rules.allocate_succeeded(self._tables, owner, chosen)
             if isinstance(step, rules.Refused):
-                raise KubeletError(f"the kubelet crashed: {step.text}")
+                raise KubeletError(step.text)
             self._tables = step
             self._answers[owner] = answer
         return None
