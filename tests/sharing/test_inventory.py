@@ -215,11 +215,11 @@ def test_the_size_of_a_list_is_what_protobuf_makes_of_it(node: int):
 
 @given(
     numa=st.integers(1, 4),
-    switches=st.integers(1, 3),
-    gpus=st.integers(0, 4),
+    switches=st.integers(1, 2),
+    gpus=st.integers(0, 2),
     nics=st.integers(0, 3),
     addresses=st.booleans(),
-    memory_gib=st.integers(1, 192),
+    memory_gib=st.integers(1, 32),
 )
 def test_ids_are_unique_across_resources_and_short_and_the_list_fits(
     numa: int, switches: int, gpus: int, nics: int, addresses: bool, memory_gib: int

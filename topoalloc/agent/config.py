@@ -8,7 +8,6 @@ from types import MappingProxyType
 from typing import Literal
 
 import msgspec
-import yaml
 
 from topoalloc.errors import InputError
 from topoalloc.sharing.settings import (
@@ -25,8 +24,8 @@ from topoalloc.sharing.settings import (
 )
 from topoalloc.topology.machine import NicFunction, NicLink
 from topoalloc.topology.sizes import parse_size
+from topoalloc.yaml_documents import Document, parse_documents, read_documents
 
-CONFIG_BYTES_MAX = 256 * 1024  # a config map holds at most 1 MiB; a real configuration is a screen long
 MEMORY_UNIT_BYTES_MIN = 1024**2
 # A DNS subdomain, a slash, and at most 63 characters; the kubelet puts `requests.` before it and checks the whole.
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
@@ -90,26 +89,19 @@ def load_config(path: str | None) -> Config:
     """Read a configuration file, or the defaults; raises InputError naming the key at fault."""
     if path is None:
         return Config()
-    try:
-        with Path(path).open("rb") as file:
-            data = file.read(CONFIG_BYTES_MAX + 1)
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}") from error
-    if len(data) > CONFIG_BYTES_MAX:
-        raise InputError(f"{path}: larger than {CONFIG_BYTES_MAX} bytes, which no configuration needs")
-    return parse_config(data, path)
+    return _config_of(read_documents(Path(path)), path)
 
 
-def parse_config(data: bytes, name: str) -> Config:
+def parse_config(text: str, name: str) -> Config:
     """Decode configuration text; raises InputError."""
+    return _config_of(parse_documents(text, name), name)
+
+
+def _config_of(documents: tuple[Document, ...], name: str) -> Config:
+    if len(documents) > 1:
+        raise InputError(f"{name}: {len(documents)} YAML documents, a configuration is one")
     try:
-        content = yaml.safe_load(data)
-    except yaml.YAMLError as error:
-        raise InputError(f"{name}: no YAML: {' '.join(str(error).split())}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{name}: no usable YAML: {error}") from error
-    try:
-        config = msgspec.convert({} if content is None else content, Config)
+        config = msgspec.convert(documents[0].value if documents else {}, Config)
     except msgspec.ValidationError as error:
         raise InputError(f"{name}: {error}{_known_keys(str(error))}") from error
     try:

@@ -17,9 +17,9 @@ reduce_footprint()
 
 from topoalloc.agent.config import Config, load_config  # noqa: E402
 from topoalloc.agent.process import Sockets, running_agent  # noqa: E402
+from topoalloc.cli.chosen_machine import add_gpu_memory_argument, parse_gpu_memory  # noqa: E402
 from topoalloc.errors import InputError  # noqa: E402
 from topoalloc.topology.machine import Machine  # noqa: E402
-from topoalloc.topology.sizes import parse_size  # noqa: E402
 from topoalloc.topology.sources import discover, load_machine  # noqa: E402
 
 
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plugin-dir", metavar="DIR", help="the kubelet's device plugin directory")
     parser.add_argument("--pod-resources", metavar="SOCKET", help="the kubelet's PodResources socket")
     parser.add_argument("--pods-api", metavar="SOCKET", help="the kubelet's local pods API socket (1.37 and later)")
-    parser.add_argument("--gpu-memory", metavar="SIZE", help="memory per GPU where no source tells it, such as 80GiB")
+    add_gpu_memory_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, end)
     config = load_config(args.config)
     _log_to_stderr(config.log_level)
-    gpu_memory_bytes = parse_size(args.gpu_memory) if args.gpu_memory else config.gpu_memory_bytes
+    gpu_memory_bytes = parse_gpu_memory(args.gpu_memory) if args.gpu_memory else config.gpu_memory_bytes
 
     def scan() -> Machine:
         return discover(args.sysfs, gpu_memory_bytes)

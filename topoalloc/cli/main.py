@@ -19,6 +19,8 @@ VERBS = {
     "agent": "serve this node's GPUs and NICs to the kubelet",
 }
 
+INTERRUPTED = 130  # 128 + SIGINT, as shells count
+
 
 def main(argv: Sequence[str]) -> int:
     """Run one verb; returns the exit status (2: the input was at fault, 1: anything else)."""
@@ -38,15 +40,18 @@ def main(argv: Sequence[str]) -> int:
     except TopoallocError as error:
         print(f"topoalloc {args.verb}: {error}", file=sys.stderr)
         return error.status
-    except BrokenPipeError:
-        # The reader of our output went away (`| head`): nothing is wrong, and nothing can be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return 130
     return status
 
 
 def entry() -> None:
     """Console script."""
-    sys.exit(main(sys.argv[1:]))
+    try:
+        status = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`): nothing is wrong, and nothing can be said to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    sys.exit(status)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-import yaml
-
 from topoalloc.admission.policy import Policy, Scope, parse_options
 from topoalloc.allocation.affinity import UNKNOWN_ALIGNMENT, Alignment
 from topoalloc.errors import InputError
+from topoalloc.yaml_documents import Document, parse_documents, read_documents
 
 log = logging.getLogger(__name__)
-
-CONFIG_BYTES_MAX = 1024**2
 
 
 class KubeletConfig:
@@ -33,8 +30,7 @@ class KubeletConfig:
             mark = (status.st_mtime_ns, status.st_ino)
             if mark != self._mark:
                 self._mark = mark
-                with self._path.open("rb") as file:
-                    self._alignment = parse_alignment(file.read(CONFIG_BYTES_MAX))
+                self._alignment = _alignment_of(read_documents(self._path))
                 log.info("the kubelet's Topology Manager: %s, scope %s", self._alignment.policy, self._alignment.scope)
         except (OSError, InputError) as error:
             if self._alignment != UNKNOWN_ALIGNMENT:
@@ -43,12 +39,13 @@ class KubeletConfig:
         return self._alignment
 
 
-def parse_alignment(data: bytes) -> Alignment:
+def parse_alignment(text: str) -> Alignment:
     """The Topology Manager's part of a KubeletConfiguration; raises InputError."""
-    try:
-        content = yaml.safe_load(data)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"no YAML: {' '.join(str(error).split())}") from error
+    return _alignment_of(parse_documents(text, "KubeletConfiguration"))
+
+
+def _alignment_of(documents: tuple[Document, ...]) -> Alignment:
+    content = documents[0].value if len(documents) == 1 else None
     if not isinstance(content, dict):
         raise InputError("no KubeletConfiguration")
     policy, scope = content.get("topologyManagerPolicy"), content.get("topologyManagerScope")

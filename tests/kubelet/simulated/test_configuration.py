@@ -9,9 +9,9 @@ import pytest
 from topoalloc.admission.policy import Policy, Scope
 from topoalloc.errors import InputError
 from topoalloc.kubelet.simulated.configuration import Configured, configured, read_configuration
-from topoalloc.kubelet.simulated.documents import parse_documents
 from topoalloc.kubelet.simulated.settings import EVICTION_MEMORY_BYTES, KubeletSettings
 from topoalloc.topology.cpus import CpuSet
+from topoalloc.yaml_documents import parse_documents
 
 GIB = 2**30
 

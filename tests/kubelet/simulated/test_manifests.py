@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from topoalloc import yaml_documents as limits
 from topoalloc.admission.pod import Pod
 from topoalloc.errors import InputError
-from topoalloc.kubelet.simulated import documents as limits
-from topoalloc.kubelet.simulated.documents import parse_documents, read_documents
 from topoalloc.kubelet.simulated.manifests import Manifests, manifests_of, read_manifests
+from topoalloc.yaml_documents import parse_documents, read_documents
 
 
 def manifests(text: str) -> Manifests:

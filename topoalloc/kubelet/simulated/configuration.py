@@ -15,7 +15,6 @@ from topoalloc.admission.pod import CPU, HUGE_PAGES_PREFIX, MEMORY
 from topoalloc.admission.policy import Options, Policy, Scope, parse_options
 from topoalloc.admission.quantity import Quantity, parse_quantity
 from topoalloc.errors import InputError
-from topoalloc.kubelet.simulated.documents import Document, read_documents
 from topoalloc.kubelet.simulated.places import Place, kind_of, shown
 from topoalloc.kubelet.simulated.settings import (
     EVICTION_MEMORY_BYTES,
@@ -24,6 +23,7 @@ from topoalloc.kubelet.simulated.settings import (
     MemorySettings,
 )
 from topoalloc.topology.cpus import CpuSet
+from topoalloc.yaml_documents import Document, read_documents
 
 KIND = "KubeletConfiguration"
 MILLI = 1000

@@ -14,9 +14,9 @@ from pathlib import Path
 from topoalloc.admission.pod import CPU, HUGE_PAGES_PREFIX, MEMORY, Container, Pod, checked_container, pod_requests
 from topoalloc.admission.quantity import Quantity, parse_quantity
 from topoalloc.errors import InputError
-from topoalloc.kubelet.simulated.documents import Document, read_documents
 from topoalloc.kubelet.simulated.places import Place, kind_of, shown
 from topoalloc.kubelet.simulated.registration import is_extended_resource_name
+from topoalloc.yaml_documents import Document, read_documents
 
 PODS_MAX = 1_000  # a kubelet takes 110 by default and a few hundred in the field; bounds what `replicas` can ask for
 CONTAINERS_MAX = 100  # of one pod; real ones have a handful

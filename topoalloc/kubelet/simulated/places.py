@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from topoalloc.errors import InputError
-from topoalloc.kubelet.simulated.documents import TEXT_SHOWN_MAX, Document
+from topoalloc.yaml_documents import TEXT_SHOWN_MAX, Document
 
 
 @dataclass(frozen=True, slots=True)
