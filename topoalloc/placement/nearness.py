@@ -62,7 +62,7 @@ class Part:
 
 def counts_of(closeness: int) -> tuple[int, ...]:
     """The four counts of a closeness, in the order of LEVELS."""
-    return tuple(closeness >> shift & _COUNT_MASK for shift in _SHIFTS)
+    return tuple([closeness >> shift & _COUNT_MASK for shift in _SHIFTS])
 
 
 def evenly(count: int) -> int:

@@ -13,7 +13,7 @@ from heapq import nlargest
 from topoalloc.placement.ask import Ask, PoolAsk, groups_of
 from topoalloc.placement.board import Board
 from topoalloc.placement.leftover import left_localities
-from topoalloc.placement.nearness import CLOSENESS_BITS, Block, capped, evenly, excess, mask_union
+from topoalloc.placement.nearness import CLOSENESS_BITS, capped, evenly, excess, mask_union
 
 # Trying a set of GPUs means choosing its NICs, some 20 us each. Bounds are nearly always met at the first few sets.
 TRIALS_MAX = 128
@@ -63,7 +63,8 @@ def _closeness_bound(board: Board, ask: Ask, pool: PoolAsk, gpu_sets: list[int])
     if pool.count % ask.size == 0:
         return sums
     most = evenly(pool.count)
-    return [capped(value, most) for value in sums]
+    caps = {value: capped(value, most) for value in set(sums)}
+    return [caps[value] for value in sums]
 
 
 def spare_bounds(board: Board, ask: Ask, gpu_sets: list[int], near: list[int]) -> list[int]:
@@ -83,10 +84,9 @@ def spare_bounds(board: Board, ask: Ask, gpu_sets: list[int], near: list[int]) -
         # The nearest NICs must come from their blocks, and only so many of those are not missed by the GPUs that stay.
         near = near if len(ask.pools) == 1 else _closeness_bound(board, ask, pool, gpu_sets)
         unmissed = board.pairings.unmissed(gpu_sets, seats_of(pool.count, ask.size), pool.free, ask.idle)
-        totals = [
-            total + value - excess(close, free)
-            for total, value, close, free in zip(totals, sums, near, unmissed, strict=True)
-        ]
+        pairs = list(zip(near, unmissed, strict=True))
+        losses = {pair: excess(*pair) for pair in set(pairs)}
+        totals = [total + value - losses[pair] for total, value, pair in zip(totals, sums, pairs, strict=True)]
     return totals
 
 
@@ -192,10 +192,16 @@ def _taken(board: Board, pool: PoolAsk, seats: int, gpus: int, rest: int) -> tup
     if not missing:
         return taken, near, 0
     free = pool.free & ~taken
+    if missing == free.bit_count():
+        every = board.pairings.closeness(gpus, seats, pool.free)
+        return pool.free, every, board.pairings.closeness(rest, 1, free)
     # Seats still empty and NICs that no free GPU would miss, in each block, and what one more NIC of it is worth.
     empty = [seats * (block.gpus & gpus).bit_count() - (block.nics & taken).bit_count() for block in board.blocks]
     surplus = [(block.nics & free).bit_count() - (block.gpus & rest).bit_count() for block in board.blocks]
-    worth = [_worth(*block) for block in zip(board.blocks, empty, surplus, strict=True)]
+    worth = [
+        (block.weight << CLOSENESS_BITS if seats_left > 0 else 0) - (block.weight if unmissed <= 0 else 0)
+        for block, seats_left, unmissed in zip(board.blocks, empty, surplus, strict=True)
+    ]
     values = [
         sum([worth[index] for index in nics.blocks]) if nics.nics & free else _NOTHING_FREE
         for nics in board.nic_classes
@@ -218,17 +224,12 @@ def _taken(board: Board, pool: PoolAsk, seats: int, gpus: int, rest: int) -> tup
             empty[index] -= 1
             surplus[index] -= 1
             if not empty[index] or not surplus[index]:
-                change = _worth(board.blocks[index], empty[index], surplus[index]) - worth[index]
-                worth[index] += change
+                weight = board.blocks[index].weight
+                change = -(weight << CLOSENESS_BITS) if not empty[index] else 0
+                change -= weight if not surplus[index] else 0
                 for number in board.classes_of_block[index]:
                     values[number] += change
         if not board.nic_classes[chosen].nics & free:
             values[chosen] = _NOTHING_FREE
     gain = -(-total >> CLOSENESS_BITS)
     return taken, near + gain, (gain << CLOSENESS_BITS) - total
-
-
-def _worth(block: Block, empty: int, surplus: int) -> int:
-    """What one more NIC of a block adds in closeness, and below that what the free GPUs lose by it."""
-    gain = block.weight << CLOSENESS_BITS if empty > 0 else 0
-    return gain - block.weight if surplus <= 0 else gain

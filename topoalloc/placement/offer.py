@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CORES_WHOLE = 100  # cores of one GPU; a multiple of it asks for whole GPUs
+CORES_WHOLE = CORES_PER_GPU
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,16 +28,17 @@ def set_count(classes: list[tuple[int, ...]], size: int) -> int:
 
 def sets_but_for_twins(classes: list[tuple[int, ...]], size: int, fixed: int) -> list[int]:
     """Every set of the fixed GPUs and `size` others that takes the lowest of each class; `set_count` many."""
-    partial = [(fixed, size)]
+    partial = {size: [fixed]}  # by how many are missing
     still = sum(map(len, classes))
     for members in classes:
         still -= len(members)
         prefixes = [0]
         for gpu in members:
             prefixes.append(prefixes[-1] | 1 << gpu)
-        partial = [
-            (gpus | prefixes[taken], missing - taken)
-            for gpus, missing in partial
-            for taken in range(max(0, missing - still), min(len(members), missing) + 1)
-        ]
-    return [gpus for gpus, _ in partial]
+        longer: dict[int, list[int]] = {}
+        for missing, sets in partial.items():
+            for taken in range(max(0, missing - still), min(len(members), missing) + 1):
+                prefix = prefixes[taken]
+                longer.setdefault(missing - taken, []).extend([gpus | prefix for gpus in sets])
+        partial = longer
+    return partial.get(0, [])

@@ -26,7 +26,7 @@ from topoalloc.placement.twins import set_count, sets_but_for_twins, twin_classe
 TIES_MAX = 2048
 
 # Above this many sets it is worth asking whether GPUs are twins, which makes several sets one.
-SETS_USUAL = 512
+SETS_USUAL = 2048
 TWIN_GAIN = 4
 
 # Where more sets than this tie, GPUs are alike, and the first set is often as good as any can be.
@@ -46,7 +46,7 @@ def best_of_fastest(board: Board, ask: Ask, sets: list[int]) -> Found:
     if ask.partly_fixed or ask.entangled:
         return _tried_all(board, ask, sets)
     closest = 0
-    if ask.pools:
+    if ask.pools and len(sets) > 1:
         near = closeness_bounds(board, ask, sets)
         closest = max(near)
         sets = [gpus for gpus, value in zip(sets, near, strict=True) if value == closest]
