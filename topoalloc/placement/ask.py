@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import chain, combinations
 
 from topoalloc.placement.nearness import mask_of, mask_union, positions
-from topoalloc.placement.offer import CORES_WHOLE, Offer, Want
+from topoalloc.placement.offer import Offer, Want
+from topoalloc.sharing.settings import CORES_PER_GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def ask_of(want: Want, offer: Offer) -> Ask:
     """The decision for a well-formed want."""
     whole = whole_free(offer)
     idle = whole | mask_of(offer.gpus_idle) if offer.gpus_idle else whole
-    size = want.cores // CORES_WHOLE
+    size = want.cores // CORES_PER_GPU
     usable = whole
     if not size:
         size = 1 if want.cores or want.memory_units else 0
@@ -144,7 +145,7 @@ def _entangled(pools: Sequence[PoolAsk]) -> bool:
 
 def _memory(want: Want, offer: Offer, usable: int, size: int) -> tuple[int, ...]:
     """Units of each GPU, if there are sets of `size` usable GPUs that hold less than is wanted."""
-    if want.cores < CORES_WHOLE:
+    if want.cores < CORES_PER_GPU:
         return ()
     units = tuple(gpu.memory_units_free or 0 for gpu in offer.gpus)
     smallest = sorted(units[position] for position in positions(usable))[:size]

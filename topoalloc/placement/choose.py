@@ -12,11 +12,12 @@ from topoalloc.placement.board import Board
 from topoalloc.placement.large import best_large
 from topoalloc.placement.nearness import positions
 from topoalloc.placement.nics import Found, pick_nics
-from topoalloc.placement.offer import CORES_WHOLE, Offer, Want
+from topoalloc.placement.offer import Offer, Want
 from topoalloc.placement.refusal import malformed, reasons_against
 from topoalloc.placement.share import best_share
 from topoalloc.placement.terms import MEANINGS, Meaning, Terms, terms_of, value_terms
 from topoalloc.placement.whole import best_whole
+from topoalloc.sharing.settings import CORES_PER_GPU
 
 __all__ = ["MEANINGS", "Choice", "Meaning", "NoChoice", "choose", "value_terms"]
 
@@ -45,7 +46,7 @@ class NoChoice:
 
 def choose(board: Board, want: Want, offer: Offer) -> Choice | NoChoice:
     """The best answer to a want, or why there is none. Same arguments, same answer."""
-    if want.memory_units or 0 < want.cores < CORES_WHOLE:
+    if want.memory_units or 0 < want.cores < CORES_PER_GPU:
         return _chosen(board, want, offer)
     # All that an answer without memory and shares depends on.
     gpus = len(offer.gpus), whole_free(offer), offer.gpus_fixed, offer.gpus_closed, offer.gpus_idle
@@ -76,7 +77,7 @@ def _chosen(board: Board, want: Want, offer: Offer) -> Choice | NoChoice:
 
 
 def _search(board: Board, ask: Ask, want: Want, offer: Offer) -> Found:
-    if want.cores >= CORES_WHOLE:
+    if want.cores >= CORES_PER_GPU:
         found = best_whole(board, board.tables, ask) if board.tables else best_large(board, ask)
     elif ask.size:
         found = best_share(board, ask, want, offer)

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from topoalloc.placement.ask import Ask, contention
 from topoalloc.placement.board import Board
 from topoalloc.placement.nearness import mask_of, mask_union, positions
-from topoalloc.placement.offer import CORES_WHOLE, Offer, Want
+from topoalloc.placement.offer import Offer, Want
+from topoalloc.sharing.settings import CORES_PER_GPU
 
 NAMES_MAX = 8  # more devices than this in one sentence help nobody
 NIC_POOLS_MAX = 8  # all 2^8 groups of pools are looked at where pools compete for NICs
@@ -15,7 +16,7 @@ NIC_POOLS_MAX = 8  # all 2^8 groups of pools are looked at where pools compete f
 
 def reasons_against(board: Board, want: Want, offer: Offer, ask: Ask) -> tuple[str, ...]:
     """Every reason why no answer exists to a well-formed want that cannot be satisfied."""
-    if want.cores >= CORES_WHOLE:
+    if want.cores >= CORES_PER_GPU:
         reasons = [*_whole_reasons(board, want, offer, ask)]
     elif want.cores or want.memory_units:
         reasons = [*_share_reasons(board, want, offer, ask)]
@@ -31,7 +32,7 @@ def malformed(board: Board, want: Want, offer: Offer) -> str | None:
     """Why a want makes no sense, whatever is free."""
     if want.cores < 0 or want.memory_units < 0 or any(count < 0 for count in want.nics):
         return "a negative amount cannot be asked"
-    if want.cores > CORES_WHOLE and want.cores % CORES_WHOLE:
+    if want.cores > CORES_PER_GPU and want.cores % CORES_PER_GPU:
         return f"{want.cores} cores are neither a share of one GPU (1 to 99) nor whole GPUs (a multiple of 100)"
     if len(want.nics) > NIC_POOLS_MAX:
         return f"{len(want.nics)} NIC pools are asked by one container, at most {NIC_POOLS_MAX} can be"
