@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-CORES_WHOLE = CORES_PER_GPU
-
 
 @dataclass(frozen=True, slots=True)
 class GpuOffer:

@@ -12,6 +12,7 @@ from topoalloc.placement.nearness import counts_of, mask_of
 from topoalloc.placement.nics import Found, seats_of
 from topoalloc.placement.offer import Offer, Want
 from topoalloc.placement.share import opened, room_left
+from topoalloc.sharing.settings import CORES_PER_GPU
 
 Terms = tuple[tuple[str, int], ...]
 
@@ -69,7 +70,7 @@ def terms_of(board: Board, ask: Ask, want: Want, offer: Offer, found: Found) -> 
     """The terms of a choice in the order in which they decided."""
     gpus, rest = found.gpus, ask.idle & ~found.gpus
     terms: list[tuple[str, int]] = []
-    whole = want.cores >= 100
+    whole = want.cores >= CORES_PER_GPU
     if whole:
         terms.append((LINK_BANDWIDTH, set_bandwidths(board, [gpus])[0]))
     if ask.pools and gpus:
