@@ -62,8 +62,16 @@ def test_more_than_one_node_has_is_said_under_single_numa_node() -> None:
 
     found = told(SN, {CORE: supply}, core="{0,1}P")
 
-    assert found.sentence == f"single-numa-node: {CORE} needs {{0,1}}, more than one NUMA node"
+    assert found.sentence == f"single-numa-node: no NUMA node has 5 {CORE}"
     assert found.remedy == "ask for what one NUMA node has (at most 4)"
+
+
+def test_what_no_node_has_is_said_even_when_the_whole_machine_lacks_it_now() -> None:
+    supply = device_supply(view("A0-3@0 B0-3@1", allocated="A0 A1 B0 B1"), 5)
+
+    found = told(SN, {CORE: supply}, core="")
+
+    assert found.sentence == f"single-numa-node: no NUMA node has 5 {CORE}"
 
 
 def test_two_that_are_free_on_different_nodes_meet_where_least_lacks() -> None:

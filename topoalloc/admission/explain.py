@@ -154,6 +154,11 @@ def _conflict(demands: Sequence[Demand]) -> tuple[Demand, ...]:
 
 def _of_one(policy: Policy, demand: Demand, supply: Supply | None) -> tuple[str, str]:
     name = demand.resource
+    if policy is Policy.SINGLE_NUMA_NODE and supply is not None:
+        single = max((supply.total_on(1 << node) for node in nodes_of(supply.mask)), default=0)
+        # Nothing that becomes free would help, so this comes before what is missing now.
+        if single < supply.request:
+            return f"no NUMA node has {supply.request} {name}", f"ask for what one NUMA node has (at most {single})"
     if not demand.possible:
         sentence = f"no set of NUMA nodes has enough {name} free"
         if supply is None:
@@ -161,11 +166,8 @@ def _of_one(policy: Policy, demand: Demand, supply: Supply | None) -> tuple[str,
         lacking = supply.lacking_on(supply.mask)
         return sentence, f"{lacking} more {name} would have to be free on the node"
     widths = _masks_text(demand.possible)
-    if policy is Policy.SINGLE_NUMA_NODE and not any(mask.bit_count() == 1 for mask in demand.possible):
-        single = max(supply.total.values(), default=0) if supply else 0
-        if supply is None or single < supply.request:
-            most = f" (at most {single})" if supply else ""
-            return f"{name} needs {widths}, more than one NUMA node", f"ask for what one NUMA node has{most}"
+    if policy is Policy.SINGLE_NUMA_NODE and supply is None and all(mask.bit_count() > 1 for mask in demand.possible):
+        return f"{name} needs {widths}, more than one NUMA node", "ask for what one NUMA node has"
     if supply is None:
         return f"{name} would use {widths}, more nodes than an empty machine needs", f"{name} free closer together"
     mask, lacking = _nearest_fit(supply)
