@@ -105,7 +105,7 @@ def _chosen(
     """Place a demand; give up first the affinity, then the NICs that are not asked for now."""
     first: NoChoice | None = None
     for want, pools, within in _attempts(question, demand, nodes):
-        offer = offer_for(question, view, pools, within)
+        offer = offer_for(question, view, want, pools, within)
         choice = choose(board, want, offer)
         if isinstance(choice, Choice):
             return choice
@@ -145,8 +145,8 @@ def _guessed(board: Board, question: Question, view: View, nodes: frozenset[int]
     if fault is not None:
         return NoChoice((fault,))
     if kind is ResourceKind.NIC and not held:
-        offer = offer_for(question, view, (question.resource.name,), nodes)
-        choice = choose(board, Want(size * CORES_PER_GPU, 0, (size,)), offer)
+        pair = Want(size * CORES_PER_GPU, 0, (size,))
+        choice = choose(board, pair, offer_for(question, view, pair, (question.resource.name,), nodes))
         if isinstance(choice, Choice):
             return choice
     nics = {question.resource.name: size} if kind is ResourceKind.NIC else {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from topoalloc.allocation.ledger import Owner, State
-from topoalloc.placement.offer import GpuOffer, Offer
+from topoalloc.placement.offer import GpuOffer, Offer, Want
 from topoalloc.sharing.inventory import Device, Inventory, Resource, ResourceKind
 from topoalloc.sharing.settings import CORES_PER_GPU, NumaReporting
 
@@ -27,12 +27,14 @@ class View:
     """The node as one container sees it.
 
     `own`: ids it holds already; `foreign`: ids that others hold, those of other containers of its pod (`mates`) too.
+    `reusable`: ids of its pod's finished init containers, which the kubelet takes first and without asking.
     """
 
     inventory: Inventory
     own: frozenset[str]
     foreign: frozenset[str]
     mates: frozenset[str]
+    reusable: frozenset[str]
     unhealthy: frozenset[str]
 
     def own_gpus(self, kind: ResourceKind) -> frozenset[int]:
@@ -46,16 +48,20 @@ def view_for(state: State, inventory: Inventory, owner: Owner) -> View:
     pod = (owner.namespace, owner.pod)
     foreign: set[str] = set()
     mates: set[str] = set()
+    reusable: set[str] = set()
     for other, held in state.holdings.items():
         same_pod = owner.named and (other.namespace, other.pod) == pod
-        if other == owner or (held.init and same_pod):
+        if other == owner:
+            continue
+        if held.init and same_pod:
+            reusable |= held.ids
             continue
         foreign |= held.ids
         if same_pod:
             mates |= held.ids
     holding = state.holdings.get(owner)
     own = holding.ids if holding else frozenset[str]()
-    return View(inventory, own, frozenset(foreign), frozenset(mates), state.unhealthy)
+    return View(inventory, own, frozenset(foreign), frozenset(mates), frozenset(reusable), state.unhealthy)
 
 
 def candidates(question: Question, foreign: frozenset[str]) -> tuple[Device, ...]:
@@ -68,7 +74,9 @@ def candidates(question: Question, foreign: frozenset[str]) -> tuple[Device, ...
     return tuple(sorted(devices, key=lambda device: (device.id not in question.must_include, device.id in foreign)))
 
 
-def offer_for(question: Question, view: View, wanted_pools: tuple[str, ...], nodes: frozenset[int] | None) -> Offer:
+def offer_for(
+    question: Question, view: View, want: Want, wanted_pools: tuple[str, ...], nodes: frozenset[int] | None
+) -> Offer:
     """The offer for a container whose resource `question.resource` is asked for now.
 
     For that resource the kubelet's candidates count, for the others what the ledger has free (within `nodes` where the
@@ -79,7 +87,9 @@ def offer_for(question: Question, view: View, wanted_pools: tuple[str, ...], nod
     must = {inventory.devices[i] for i in question.must_include if i in inventory.devices}
     own_cores, own_memory = view.own_gpus(ResourceKind.CORE), view.own_gpus(ResourceKind.MEMORY)
     gpus_must = frozenset(device.position for device in must if device.kind is not ResourceKind.NIC)
-    closed = frozenset(range(len(inventory.gpu_keys))) - own_cores if own_cores else frozenset[int]()
+    fixed, closed = _bound_by_reuse(question, view, want)
+    if own_cores:
+        closed = frozenset(range(len(inventory.gpu_keys))) - own_cores
     foreign = [inventory.devices[device_id] for device_id in view.foreign]
     shared = {device.position for device in foreign if device.kind is ResourceKind.MEMORY}
     cores_held = Counter(device.position for device in foreign if device.kind is ResourceKind.CORE)
@@ -99,9 +109,11 @@ def offer_for(question: Question, view: View, wanted_pools: tuple[str, ...], nod
     return Offer(
         gpus=gpus,
         nics_free=tuple(_nics_free(pool, question, view, nodes) for pool in wanted_pools),
-        gpus_fixed=own_cores | own_memory | gpus_must,
+        gpus_fixed=own_cores | own_memory | gpus_must | fixed,
         gpus_closed=closed - gpus_must,
-        nics_fixed=tuple(_nics_fixed(pool, must, view) for pool in wanted_pools),
+        nics_fixed=tuple(
+            _nics_fixed(pool, count, question, must, view) for pool, count in zip(wanted_pools, want.nics, strict=True)
+        ),
         gpus_idle=_idle(view, inventory.gpu_keys, nics=False),
         nics_idle=_idle(view, inventory.nic_keys, nics=True),
     )
@@ -151,6 +163,32 @@ def _nics_free(pool: str, question: Question, view: View, nodes: frozenset[int] 
     return frozenset(device.position for device in free)
 
 
-def _nics_fixed(pool: str, must: set[Device], view: View) -> frozenset[int]:
+def _nics_fixed(pool: str, count: int, question: Question, must: set[Device], view: View) -> frozenset[int]:
+    """NICs the container has or cannot help getting: its pod's init containers' ones come first."""
     fixed = must | {view.inventory.devices[device_id] for device_id in view.own}
+    if pool != question.resource.name:
+        handed_on = {view.inventory.devices[device_id] for device_id in view.reusable}
+        reused = frozenset(device.position for device in handed_on if device.resource == pool)
+        if len(reused) <= count:
+            fixed |= handed_on
     return frozenset(device.position for device in fixed if device.resource == pool)
+
+
+def _bound_by_reuse(question: Question, view: View, want: Want) -> tuple[frozenset[int], frozenset[int]]:
+    """GPUs the container cannot help getting, and those it cannot get, because an init container of its pod had some.
+
+    The kubelet takes from these devices first; which of them, when there are more than needed, is left to chance.
+    """
+    fixed: frozenset[int] = frozenset()
+    closed: frozenset[int] = frozenset()
+    gpus_wanted = max(1, want.cores // CORES_PER_GPU)
+    for kind, amount in ((ResourceKind.CORE, want.cores), (ResourceKind.MEMORY, want.memory_units)):
+        if not amount or question.resource.kind is kind or view.own_gpus(kind):
+            continue
+        handed_on = (view.inventory.devices[device_id] for device_id in view.reusable)
+        positions = frozenset(device.position for device in handed_on if device.kind is kind)
+        if len(positions) <= gpus_wanted:
+            fixed |= positions
+        else:
+            closed |= frozenset(range(len(view.inventory.gpu_keys))) - positions
+    return fixed, closed
