@@ -1,0 +1,130 @@
+"""The house rules that a program can check: sizes, names, who may import what, words that have no place here."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCES = sorted(path for path in Path("topoalloc").rglob("*.py") if "pb" not in path.parts)
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 500
+NESTING_MAX = 4  # a function's body, and three levels in it
+
+# Each outside thing has one module (or room) that touches it.
+IMPORTERS = {
+    "pynvml": ("topoalloc/topology/readers/nvml.py",),
+    "pyudev": ("topoalloc/topology/readers/udev.py",),
+    "inotify_simple": ("topoalloc/kubelet/plugin_directory.py",),
+    "kubernetes": ("topoalloc/cluster/",),
+    "prometheus_client": ("topoalloc/agent/",),
+    "grpc": ("topoalloc/kubelet/", "topoalloc/agent/footprint.py"),
+    "topoalloc.pb": ("topoalloc/kubelet/",),
+    "yaml": ("topoalloc/yaml_documents.py",),
+    "msgspec": ("topoalloc/agent/config.py", "topoalloc/kubelet/simulated/checkpoint.py"),
+    "tarfile": ("topoalloc/topology/readers/",),
+}
+BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc|manager)(_|\.py$)")
+# The kubelet's own managers keep the field's names.
+FIELD_NAMES = {"device_manager.py", "topology_manager.py"}
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), str(path))
+
+
+def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def depth(node: ast.AST, level: int = 0) -> int:
+    """How deep statements with bodies are nested below a node; an `elif` is no deeper than its `if`."""
+    deepest = level
+    for child in ast.iter_child_nodes(node):
+        blocks = ast.If | ast.For | ast.While | ast.With | ast.Try | ast.Match
+        is_elif = isinstance(node, ast.If) and isinstance(child, ast.If) and node.orelse == [child]
+        inner = isinstance(child, blocks) and not is_elif
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            deepest = max(deepest, depth(child, level + 1 if inner else level))
+    return deepest
+
+
+def imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_every_function_fits_a_screen(path: Path):
+    long = {
+        f.name: n for f in functions(tree_of(path)) if (n := (f.end_lineno or 0) - f.lineno + 1) > FUNCTION_LINES_MAX
+    }
+
+    assert long == {}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_no_function_nests_too_deep(path: Path):
+    deep = {f.name: n for f in functions(tree_of(path)) if (n := depth(f)) > NESTING_MAX}
+
+    assert deep == {}
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_every_file_holds_one_idea_and_says_which(path: Path):
+    assert len(path.read_text().splitlines()) <= FILE_LINES_MAX
+    assert path.read_text() == "" or ast.get_docstring(tree_of(path))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=str)
+def test_names_of_files_say_what_is_in_them(path: Path):
+    assert path.name in FIELD_NAMES or not BANNED_NAMES.search(path.name)
+
+
+@pytest.mark.parametrize("package", sorted(IMPORTERS))
+def test_an_outside_thing_is_touched_in_one_place(package: str):
+    elsewhere = [
+        str(path)
+        for path in SOURCES
+        if any(name == package or name.startswith(f"{package}.") for name in imported(tree_of(path)))
+        and not str(path).startswith(IMPORTERS[package])
+    ]
+
+    assert elsewhere == []
+
+
+def test_nothing_is_left_to_be_done_in_the_text():
+    marks = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
+
+    assert [str(path) for path in SOURCES if marks.search(path.read_text())] == []
+
+
+def test_every_module_is_used():
+    text = {path: path.read_text() for path in SOURCES}
+    entries = {"__main__", "__init__", "main", "show", "record", "simulate", "agent"}
+    unused = [
+        str(path)
+        for path in SOURCES
+        if path.stem not in entries
+        and not any(re.search(rf"\b{path.stem}\b", other) for where, other in text.items() if where != path)
+    ]
+
+    assert unused == []
+
+
+def test_no_binary_file_is_kept_but_recorded_machines():
+    listed = subprocess.run(["git", "ls-files", "-z"], capture_output=True, check=True).stdout.decode().split("\0")
+    binary = [
+        name for name in listed if name and not name.startswith("tests/machines/") and b"\0" in Path(name).read_bytes()
+    ]
+
+    assert binary == []
