@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from topoalloc.placement.ask import Ask
 from topoalloc.placement.board import Board
@@ -36,23 +37,27 @@ SPARE_TERMS = ("spare_on_same_switch", "spare_within_host_bridge", "spare_within
 LEFTOVER_LOCALITY = "leftover_locality"
 SEARCH_COMPLETE = "search_complete"
 
-MEANINGS = {
-    LINK_BANDWIDTH: Meaning("links between the GPUs of the set, over all pairs", "GB/s", True),
-    NIC_TERMS[0]: Meaning("NICs below one PCIe switch with their GPU (PIX, PXB)", "NICs", True),
-    NIC_TERMS[1]: Meaning("NICs below one host bridge with their GPU, or nearer (PHB)", "NICs", True),
-    NIC_TERMS[2]: Meaning("NICs in one NUMA node with their GPU, or nearer (NODE)", "NICs", True),
-    NIC_TERMS[3]: Meaning("NICs one bridge away from their GPU (PIX)", "NICs", True),
-    NEW_GPUS: Meaning("untouched GPUs that the share would break into", "GPUs", False),
-    ROOM_LEFT: Meaning("cores and memory that stay free on the GPU of the share", "% of cores + % of memory", False),
-    LEFTOVER_BANDWIDTH: Meaning("bandwidth of the 2-, 4- and 8-sets that free GPUs still form", "millionths", True),
-    LOCALITY: Meaning("PCIe and NUMA nearness of the GPUs, over all pairs", "points", True),
-    SPARE_TERMS[0]: Meaning("free NICs below one switch with a free GPU of their own", "NICs", True),
-    SPARE_TERMS[1]: Meaning("free NICs below one host bridge with a free GPU of their own", "NICs", True),
-    SPARE_TERMS[2]: Meaning("free NICs in one NUMA node with a free GPU of their own", "NICs", True),
-    SPARE_TERMS[3]: Meaning("free NICs one bridge away from a free GPU of their own", "NICs", True),
-    LEFTOVER_LOCALITY: Meaning("nearness of the 2-, 4- and 8-sets that free GPUs still form", "millionths", True),
-    SEARCH_COMPLETE: Meaning("1: nothing better exists; 0: a search limit was reached", "", True),
-}
+MEANINGS: Mapping[str, Meaning] = MappingProxyType(
+    {
+        LINK_BANDWIDTH: Meaning("links between the GPUs of the set, over all pairs", "GB/s", True),
+        NIC_TERMS[0]: Meaning("NICs below one PCIe switch with their GPU (PIX, PXB)", "NICs", True),
+        NIC_TERMS[1]: Meaning("NICs below one host bridge with their GPU, or nearer (PHB)", "NICs", True),
+        NIC_TERMS[2]: Meaning("NICs in one NUMA node with their GPU, or nearer (NODE)", "NICs", True),
+        NIC_TERMS[3]: Meaning("NICs one bridge away from their GPU (PIX)", "NICs", True),
+        NEW_GPUS: Meaning("untouched GPUs that the share would break into", "GPUs", False),
+        ROOM_LEFT: Meaning(
+            "cores and memory that stay free on the GPU of the share", "% of cores + % of memory", False
+        ),
+        LEFTOVER_BANDWIDTH: Meaning("bandwidth of the 2-, 4- and 8-sets that free GPUs still form", "millionths", True),
+        LOCALITY: Meaning("PCIe and NUMA nearness of the GPUs, over all pairs", "points", True),
+        SPARE_TERMS[0]: Meaning("free NICs below one switch with a free GPU of their own", "NICs", True),
+        SPARE_TERMS[1]: Meaning("free NICs below one host bridge with a free GPU of their own", "NICs", True),
+        SPARE_TERMS[2]: Meaning("free NICs in one NUMA node with a free GPU of their own", "NICs", True),
+        SPARE_TERMS[3]: Meaning("free NICs one bridge away from a free GPU of their own", "NICs", True),
+        LEFTOVER_LOCALITY: Meaning("nearness of the 2-, 4- and 8-sets that free GPUs still form", "millionths", True),
+        SEARCH_COMPLETE: Meaning("1: nothing better exists; 0: a search limit was reached", "", True),
+    }
+)
 
 
 def value_terms(board: Board, gpus: Sequence[int], nics: Sequence[Sequence[int]]) -> Terms:

@@ -6,6 +6,7 @@ On a board with tables every set is looked at, best first, so the answer is the 
 from __future__ import annotations
 
 from dataclasses import replace
+from heapq import nlargest
 from math import comb
 
 from topoalloc.placement.ask import Ask
@@ -77,7 +78,8 @@ def keep_best(sets: list[int], values: list[int]) -> list[int]:
 
 def _tried_all(board: Board, ask: Ask, sets: list[int]) -> Found:
     """Where bounds on NIC closeness are not always met, no set may be dropped before its NICs are known."""
-    tried = sets[:TIES_MAX]
+    ranked = zip(set_localities(board, sets), (-gpus for gpus in sets), strict=True)
+    tried = [-negative for _, negative in nlargest(TIES_MAX, ranked)]
     left = left_bandwidths(board, [ask.idle ^ gpus for gpus in tried])
     middle: list[tuple[int, ...]] = list(zip(left, set_localities(board, tried), strict=True))
     found = settle(board, ask, tried, closeness_bounds(board, ask, tried), middle)
@@ -85,7 +87,7 @@ def _tried_all(board: Board, ask: Ask, sets: list[int]) -> Found:
 
 
 def _fastest(board: Board, tables: SubsetTables, ask: Ask, *, by_locality: bool) -> list[int]:
-    """The sets with the greatest bandwidth, best locality first; `by_locality`: those with the best locality only."""
+    """The sets with the greatest bandwidth; `by_locality`: of these only the ones with the best locality."""
     pool = ask.usable & ~ask.fixed
     missing = ask.size - ask.fixed.bit_count()
     order = tables.best_first[ask.size]
