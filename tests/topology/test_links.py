@@ -139,10 +139,11 @@ def test_of_two_ends_that_differ_the_smaller_count_is_kept_and_told() -> None:
 
 
 def test_a_gpu_of_which_the_source_is_silent_takes_the_other_ends_count() -> None:
-    counts, asymmetries = nvlink_counts([(to_gpu(1, 2),), None, None, ()], AT)
+    switched = (NvlinkReading(FarEnd.SWITCH, SWITCH, 12),)
+    counts, asymmetries = nvlink_counts([(to_gpu(1, 2),), None, None, switched], AT)
     assert counts[0, 1] == 2
-    assert isinstance(counts[0, 2], Unknown)
-    assert counts[1, 3] == 0
+    assert counts[0, 2] == 0, "all links of GPU0 lead elsewhere"
+    assert isinstance(counts[1, 3], Unknown), "whether the silent GPU hangs on the switch is not told"
     assert (1, 2) not in counts
     assert asymmetries == ()
 
@@ -188,9 +189,11 @@ told_links = st.lists(st.none() | st.lists(far_ends, max_size=3).map(tuple), min
 
 @given(told_links, st.randoms(use_true_random=False))
 def test_counts_do_not_depend_on_the_order_of_the_gpus(links: list[tuple[NvlinkReading, ...] | None], random) -> None:
+    # Links to a GPU that the source does not list lead nowhere in either order.
+    listed = {GPUS[position]: position for position in range(len(links))}
     order = list(range(len(links)))
     random.shuffle(order)
-    counts, _ = nvlink_counts(links, AT)
+    counts, _ = nvlink_counts(links, listed)
     moved, _ = nvlink_counts([links[old] for old in order], {GPUS[old]: new for new, old in enumerate(order)})
     for (a, b), count in counts.items():
         new = tuple(sorted((order.index(a), order.index(b))))

@@ -88,10 +88,6 @@ class _Ends:
     to_switch: int
     untold: int  # the far end is not told, or is said to be the GPU itself, which no link can be
 
-    @property
-    def total(self) -> int:
-        return sum(self.to_gpu.values()) + self.to_switch + self.untold
-
 
 def nvlink_counts(
     gpus: Sequence[tuple[NvlinkReading, ...] | None], position_of: Mapping[PciAddress, int]
@@ -138,7 +134,7 @@ def _pair_count(a: int, end_a: _Ends | None, b: int, end_b: _Ends | None) -> int
     if end_a is None or end_b is None:
         told, far = (end_a, b) if end_a is not None else (end_b, a)
         assert told is not None, "pairs of which neither GPU is told are left out"
-        if told.to_gpu.get(far) or not told.total:
+        if told.to_gpu.get(far) or not (told.to_switch or told.untold):
             return told.to_gpu.get(far, 0)
         return Unknown("the NVLinks of one of the two GPUs are not told")
     direct = _direct_count(a, end_a, b, end_b)
