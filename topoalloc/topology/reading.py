@@ -35,7 +35,7 @@ class NumaReading:
 class GpuReading:
     """One GPU as a source sees it; matched with other sources by bdf, else uuid, else index."""
 
-    index: int | None = None
+    index: int | None = None  # nvidia-smi's number; None where a source numbers otherwise (CUDA, ranks)
     bdf: PciAddress | None = None
     uuid: str | None = None
     model: str | None = None
