@@ -118,7 +118,7 @@ class Desk:
     def rebuild(self) -> bool:
         """Fill the ledger from PodResources at start; False when it cannot be asked."""
         with self._lock:
-            return self._list_now()
+            return self._list_now(patient=False)
 
     def reconcile(self) -> None:
         """Compare the ledger with PodResources when that is due and no container is in the middle of its calls."""
@@ -128,7 +128,7 @@ class Desk:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._list_now()
+            self._list_now(patient=False)
         finally:
             self._lock.release()
 
@@ -141,7 +141,7 @@ class Desk:
         roster = self._evidence.roster()
         if roster is None:
             # Only PodResources can tell whose the halves given so far are; List is safe here, not inside Allocate.
-            self._list_now()
+            self._list_now(patient=True)
         alignment = self._kubelet_config.alignment()
         state, preference = ask(self._state, self._inventory, self._board, question, roster, alignment, self._clock_s())
         self._keep(state)
@@ -164,10 +164,10 @@ class Desk:
             released.update(gone)
         raise Refused("topoalloc: the containers in the way change faster than they can be asked about; try again")
 
-    def _list_now(self) -> bool:
+    def _list_now(self, *, patient: bool) -> bool:
         """Ask PodResources once and take its answer into the ledger."""
         began_at_s = self._clock_s()
-        containers = self._evidence.listed_containers()
+        containers = self._evidence.listed_containers(patient=patient)
         if containers is None:
             self._next_list_at_s = began_at_s + RECONCILE_SOON_S
             return False

@@ -27,6 +27,7 @@ def unix_channel(path: Path) -> grpc.Channel:
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.enable_retries", 0),
         # A kubelet that restarts is back within a second; the default back-off would wait up to two minutes.
+        ("grpc.min_reconnect_backoff_ms", 100),
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
     )

@@ -35,9 +35,15 @@ class Evidence:
         """The active pods and their requests, or None where the kubelet does not tell."""
         return self._try("pods API", self._pods_api.roster) if self._pods_api else None
 
-    def listed_containers(self) -> tuple[ListedContainer, ...] | None:
-        """Who holds what by PodResources List, or None. Never called from inside Allocate."""
-        return self._try("PodResources", self._pod_resources.list_containers) if self._pod_resources else None
+    def listed_containers(self, *, patient: bool) -> tuple[ListedContainer, ...] | None:
+        """Who holds what by PodResources List, or None. Never called from inside Allocate.
+
+        `patient`: the kubelet is calling, so it is there; otherwise nobody waits for a kubelet that is away.
+        """
+        pod_resources = self._pod_resources
+        if pod_resources is None:
+            return None
+        return self._try("PodResources", lambda: pod_resources.list_containers(patient=patient))
 
     def holds(self, owner: Owner, ids: frozenset[str]) -> bool:
         """Whether a container still holds one of these ids; without an answer it is taken to."""

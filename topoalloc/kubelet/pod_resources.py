@@ -32,15 +32,18 @@ class PodResources:
     def close(self) -> None:
         self._channel.close()
 
-    def list_containers(self) -> tuple[ListedContainer, ...]:
+    def list_containers(self, *, patient: bool) -> tuple[ListedContainer, ...]:
         """Every container of the node with the ids of ours it holds; raises KubeletError.
 
+        `patient`: the kubelet is known to be there (it is calling), so wait while the connection comes back.
         A List makes the kubelet forget devices of dead pods, so it is never called from inside Allocate.
         """
         if not self._socket.exists():
             raise KubeletError(f"{self._socket} does not exist")
         try:
-            answer = within_rate(lambda: self._stub.List(pb.ListPodResourcesRequest(), timeout=LIST_TIMEOUT_S))
+            answer = within_rate(
+                lambda: self._stub.List(pb.ListPodResourcesRequest(), timeout=LIST_TIMEOUT_S, wait_for_ready=patient)
+            )
         except grpc.RpcError as error:
             raise KubeletError(f"PodResources List failed: {reason_of(error)}") from error
         return tuple(item for pod in answer.pod_resources for item in self._containers(pod))
@@ -49,7 +52,7 @@ class PodResources:
         """Whether a container still holds one of these ids, by Get, which has no side effect; raises KubeletError."""
         request = pb.GetPodResourcesRequest(pod_name=owner.pod, pod_namespace=owner.namespace)
         try:
-            answer = within_rate(lambda: self._stub.Get(request, timeout=GET_TIMEOUT_S))
+            answer = within_rate(lambda: self._stub.Get(request, timeout=GET_TIMEOUT_S, wait_for_ready=True))
         except grpc.RpcError as error:
             if code_of(error) in NO_SUCH_POD:
                 return False

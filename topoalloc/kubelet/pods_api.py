@@ -15,7 +15,9 @@ from topoalloc.pb import pods_v1alpha1_pb2 as pb
 from topoalloc.pb.core_v1_pod_pb2 import Container, Pod
 from topoalloc.pb.pods_v1alpha1_pb2_grpc import PodsStub
 
-LIST_TIMEOUT_S = 0.5  # 2 to 5 ms on a live kubelet; the kubelet's own call waits for it
+# 2 to 5 ms on a live kubelet, whose own call waits for it. On a node in distress a late answer is better than none:
+# without it the container has to be guessed.
+LIST_TIMEOUT_S = 2.0
 ENDED_PHASES = frozenset({"Succeeded", "Failed"})
 RESTARTABLE = "Always"  # an init container with this restart policy is a sidecar
 
@@ -37,7 +39,9 @@ class PodsApi:
         if not self._socket.exists():
             raise KubeletError(f"{self._socket} does not exist")
         try:
-            answer = within_rate(lambda: self._stub.ListPods(pb.ListPodsRequest(), timeout=LIST_TIMEOUT_S))
+            answer = within_rate(
+                lambda: self._stub.ListPods(pb.ListPodsRequest(), timeout=LIST_TIMEOUT_S, wait_for_ready=True)
+            )
             pods = [Pod.FromString(data) for data in answer.pods]
         except grpc.RpcError as error:
             raise KubeletError(f"pods API ListPods failed: {reason_of(error)}") from error
