@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations, product
 
 from topoalloc.placement.offer import Offer, Want
@@ -226,6 +226,12 @@ class Oracle:
         spare = _sum(*(self.spare(rest, pool) for pool in pools))
         lowest = tuple(-sum(1 << nic for nic in pool) for pool in nics)
         return spare, self.leftover(rest, 1), -sum(1 << gpu for gpu in gpus), lowest
+
+
+@lru_cache(maxsize=64)
+def oracle_for(machine: Machine) -> Oracle:
+    """The oracle of a machine, kept with all it has worked out."""
+    return Oracle(machine)
 
 
 def _link_speed(gpu: Gpu) -> int:

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 
 from tests.placement.cases import Case, cases, random_case
-from tests.placement.oracle import Oracle
+from tests.placement.oracle import Oracle, oracle_for
 from tests.placement.worlds import (
     EIGHT,
     FOUR_TO_SIX,
     HGX_H100,
     board,
+    board_for,
     even_tree,
     mesh,
     random_tree,
@@ -68,7 +69,7 @@ def test_one_gpu_and_one_nic_are_the_best_for_every_state_of_both(name: str) -> 
 @given(cases())
 def test_any_want_gets_the_best_answer(case: Case) -> None:
     machine, want, offer = case
-    agree(board_of(machine), Oracle(machine), want, offer)
+    agree(board_for(machine), oracle_for(machine), want, offer)
 
 
 def test_as_many_nics_as_gpus_are_the_best_jointly() -> None:
@@ -83,7 +84,7 @@ def test_as_many_nics_as_gpus_are_the_best_jointly() -> None:
 @given(cases(disjoint=False))
 def test_pools_that_share_nics_get_an_answer_exactly_when_one_exists(case: Case) -> None:
     machine, want, offer = case
-    answer, best = choose(board_of(machine), want, offer), Oracle(machine).best(want, offer)
+    answer, best = choose(board_for(machine), want, offer), oracle_for(machine).best(want, offer)
     assert isinstance(answer, Choice) == (best is not None)
 
 

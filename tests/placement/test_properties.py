@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from tests.placement.cases import Case, cases, small_machines
-from tests.placement.worlds import whole_offer
+from tests.placement.worlds import board_for, whole_offer
 from topoalloc.placement.board import board_of
 from topoalloc.placement.choose import MEANINGS, Choice, NoChoice, choose
 from topoalloc.placement.offer import Offer, Want
@@ -18,7 +18,7 @@ from topoalloc.topology.machine import Link, Machine, Unknown
 
 def answer_to(case: Case) -> Choice:
     machine, want, offer = case
-    answer = choose(board_of(machine), want, offer)
+    answer = choose(board_for(machine), want, offer)
     assume(isinstance(answer, Choice))
     assert isinstance(answer, Choice)
     return answer
@@ -64,7 +64,7 @@ def test_nics_are_offered_exactly_as_many_as_asked_and_none_twice(case: Case):
 @given(st.one_of(cases(), cases(disjoint=False)))
 def test_a_refusal_has_reasons_of_one_line_each(case: Case):
     machine, want, offer = case
-    answer = choose(board_of(machine), want, offer)
+    answer = choose(board_for(machine), want, offer)
     if isinstance(answer, NoChoice):
         assert answer.reasons
         assert all(reason and "\n" not in reason for reason in answer.reasons)
@@ -158,4 +158,4 @@ def test_one_more_free_gpu_never_turns_a_choice_into_a_refusal(case: Case):
     for position, here in enumerate(offer.gpus):
         freed = replace(here, cores_free=100, memory_units_free=here.memory_units, whole_free=True)
         wider = replace(offer, gpus=(*offer.gpus[:position], freed, *offer.gpus[position + 1 :]))
-        assert isinstance(choose(board_of(machine), want, wider), Choice)
+        assert isinstance(choose(board_for(machine), want, wider), Choice)

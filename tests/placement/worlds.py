@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import combinations
 from pathlib import Path
 from random import Random
@@ -149,6 +149,12 @@ def mesh(random: Random, gpus: int) -> Machine:
 def board(name: str) -> Board:
     """The board of a recorded machine."""
     return board_of(recorded(name))
+
+
+@lru_cache(maxsize=64)
+def board_for(machine: Machine) -> Board:
+    """The board of a machine, kept: properties ask thousands of questions about few machines."""
+    return board_of(machine)
 
 
 MEMORY_UNITS = 320  # 80 GiB in units of 256 MiB
