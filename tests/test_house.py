@@ -25,7 +25,7 @@ IMPORTERS = {
     "grpc": ("topoalloc/kubelet/", "topoalloc/agent/footprint.py"),
     "topoalloc.pb": ("topoalloc/kubelet/",),
     "yaml": ("topoalloc/yaml_documents.py",),
-    "msgspec": ("topoalloc/agent/config.py", "topoalloc/kubelet/simulated/checkpoint.py"),
+    "msgspec": ("topoalloc/agent/config.py", "topoalloc/kubelet/"),
     "tarfile": ("topoalloc/topology/readers/",),
 }
 BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc|manager)(_|\.py$)")

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from topoalloc.allocation.asking import Preference, ask, valid_set
 from topoalloc.allocation.claiming import Claim, Grant, ProofNeeded, Refusal, claim_devices, names_itself
-from topoalloc.allocation.ledger import Listing, Owner, State, double_use, listed
+from topoalloc.allocation.demand import PodDemand
+from topoalloc.allocation.ledger import Listing, Owner, State, double_use, listed, with_leftovers
 from topoalloc.allocation.vacancy import Question
 from topoalloc.kubelet.evidence import Evidence
 from topoalloc.kubelet.kubelet_config import KubeletConfig
@@ -76,6 +77,7 @@ class Desk:
         self._state = State()
         self._last_call_at_s = 0.0
         self._next_list_at_s = 0.0
+        self._leftovers_known = False
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT_MAX)
 
     @property
@@ -118,7 +120,9 @@ class Desk:
     def rebuild(self) -> bool:
         """Fill the ledger from PodResources at start; False when it cannot be asked."""
         with self._lock:
-            return self._list_now(patient=False)
+            listed_now = self._list_now(patient=False)
+            self._learn_leftovers(self._evidence.roster())
+            return listed_now
 
     def reconcile(self) -> None:
         """Compare the ledger with PodResources when that is due and no container is in the middle of its calls."""
@@ -142,6 +146,7 @@ class Desk:
         if roster is None:
             # Only PodResources can tell whose the halves given so far are; List is safe here, not inside Allocate.
             self._list_now(patient=True)
+        self._learn_leftovers(roster)
         alignment = self._kubelet_config.alignment()
         state, preference = ask(self._state, self._inventory, self._board, question, roster, alignment, self._clock_s())
         self._keep(state)
@@ -163,6 +168,16 @@ class Desk:
             gone = {o: ids for o, ids in answer.contested.items() if not self._evidence.holds(o, ids)}
             released.update(gone)
         raise Refused("topoalloc: the containers in the way change faster than they can be asked about; try again")
+
+    def _learn_leftovers(self, roster: tuple[PodDemand, ...] | None) -> None:
+        """Once after a start, as soon as the pods are told: what their finished init containers still hold."""
+        if self._leftovers_known or roster is None:
+            return
+        self._leftovers_known = True
+        entries = self._evidence.checkpoint_entries()
+        known = self._inventory.devices.keys()
+        ours = tuple(replace(entry, ids=entry.ids & known) for entry in entries)
+        self._keep(with_leftovers(self._state, ours, roster))
 
     def _list_now(self, *, patient: bool) -> bool:
         """Ask PodResources once and take its answer into the ledger."""

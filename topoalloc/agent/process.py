@@ -72,7 +72,7 @@ def running_agent(
     if not inventory.resources:
         log.warning("no GPU and no NIC to serve on this machine; waiting")
     resources = frozenset(resource.name for resource in inventory.resources)
-    evidence = Evidence(sockets.pod_resources, sockets.pods_api, resources)
+    evidence = Evidence(sockets.pod_resources, sockets.pods_api, sockets.plugin_dir, resources)
     kubelet_config = KubeletConfig(sockets.kubelet_config)
     injecting = _injecting(config, inventory, live=rescan is not None)
     desk = Desk(inventory, board_of(machine), evidence, kubelet_config, injecting)

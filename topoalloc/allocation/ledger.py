@@ -113,6 +113,42 @@ class Listing:
     began_at_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointEntry:
+    """One entry of the kubelet's device checkpoint: ids of one resource of one container."""
+
+    uid: str
+    container: str
+    ids: frozenset[str]
+
+
+def with_leftovers(state: State, entries: tuple[CheckpointEntry, ...], roster: tuple[PodDemand, ...]) -> State:
+    """The ledger with what finished init containers of active pods still hold by the kubelet's checkpoint.
+
+    Entries of pods that are gone say nothing, and what anybody is known to hold is not left over.
+    """
+    pods = {pod.uid: pod for pod in roster}
+    held = frozenset(device_id for holding in state.holdings.values() for device_id in holding.ids)
+    table = dict(state.holdings)
+    for entry in sorted(entries, key=lambda entry: (entry.uid, entry.container, sorted(entry.ids))):
+        pod = pods.get(entry.uid)
+        rest = entry.ids - held
+        if pod is None or not rest or not any(c.init and c.name == entry.container for c in pod.containers):
+            continue
+        owner = Owner(pod.namespace, pod.name, entry.container)
+        known = table.get(owner)
+        table[owner] = Holding(
+            ids=rest | (known.ids if known else frozenset()),
+            confirmed=False,
+            call=0,
+            granted_at_s=0.0,
+            uid=entry.uid,
+            init=True,
+        )
+        held |= rest
+    return replace(state, holdings=_frozen(table))
+
+
 def with_holding(state: State, owner: Owner, holding: Holding) -> State:
     """State in which exactly `owner` holds these ids; whoever held one of them before does not any more."""
     table = {

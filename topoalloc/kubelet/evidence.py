@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from topoalloc.allocation.demand import PodDemand
-from topoalloc.allocation.ledger import ListedContainer, Owner
+from topoalloc.allocation.ledger import CheckpointEntry, ListedContainer, Owner
 from topoalloc.errors import KubeletError
+from topoalloc.kubelet.checkpoint_file import read_entries
 from topoalloc.kubelet.pod_resources import PodResources
 from topoalloc.kubelet.pods_api import PodsApi
 
@@ -18,9 +19,13 @@ T = TypeVar("T")
 
 
 class Evidence:
-    """Clients of the PodResources and pods API sockets; a source that fails answers None and is tried again."""
+    """PodResources, the pods API and the device checkpoint; a source that fails answers None and is tried again."""
 
-    def __init__(self, pod_resources: Path | None, pods_api: Path | None, resources: frozenset[str]) -> None:
+    def __init__(
+        self, pod_resources: Path | None, pods_api: Path | None, plugin_directory: Path, resources: frozenset[str]
+    ) -> None:
+        self._plugin_directory = plugin_directory
+        self._resources = resources
         self._pod_resources = PodResources(pod_resources, resources) if pod_resources else None
         self._pods_api = PodsApi(pods_api, resources) if pods_api else None
         self._complaints: dict[str, str] = {}
@@ -44,6 +49,10 @@ class Evidence:
         if pod_resources is None:
             return None
         return self._try("PodResources", lambda: pod_resources.list_containers(patient=patient))
+
+    def checkpoint_entries(self) -> tuple[CheckpointEntry, ...]:
+        """Who holds what by the kubelet's checkpoint file."""
+        return read_entries(self._plugin_directory, self._resources)
 
     def holds(self, owner: Owner, ids: frozenset[str]) -> bool:
         """Whether a container still holds one of these ids; without an answer it is taken to."""
