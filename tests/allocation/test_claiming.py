@@ -8,7 +8,7 @@ from types import MappingProxyType
 from tests.handmade import GIB, machine
 from topoalloc.allocation.claiming import Claim, Grant, ProofNeeded, Refusal, claim_devices
 from topoalloc.allocation.demand import ContainerDemand, PodDemand
-from topoalloc.allocation.ledger import Holding, Owner, State
+from topoalloc.allocation.ledger import Conversation, Holding, Owner, State
 from topoalloc.sharing.inventory import Inventory, inventory_of
 from topoalloc.sharing.settings import CORE_RESOURCE, MEMORY_RESOURCE, NIC_RESOURCE, SharingSettings
 
@@ -98,12 +98,31 @@ def test_a_share_over_two_gpus_is_refused_with_what_each_gave():
 
 def test_room_on_another_numa_node_is_named_with_the_setting_that_opens_it():
     full = {Owner("ns", "other", f"app{gpu}"): holding(cores(gpu, 80)) for gpu in range(4)}
-    reason = words(
-        ledger(full), CORE_RESOURCE, cores(0, 15, 80) | cores(1, 15, 80), (pod(cores=30, memory=4), OTHER_POD)
-    )
+    state = replace(ledger(full), narrows=True)
+    reason = words(state, CORE_RESOURCE, cores(0, 15, 80) | cores(1, 15, 80), (pod(cores=30, memory=4), OTHER_POD))
 
     assert "GPU4 and GPU5 and GPU6 would have had room on another NUMA node" in reason
     assert f"numa.{CORE_RESOURCE}: none" in reason
+
+
+def test_the_topology_manager_is_not_blamed_where_it_does_not_narrow():
+    full = {Owner("ns", "other", f"app{gpu}"): holding(cores(gpu, 80)) for gpu in range(4)}
+    state = replace(ledger(full), narrows=False)
+    reason = words(state, CORE_RESOURCE, cores(0, 15, 80) | cores(1, 15, 80), (pod(cores=30, memory=4), OTHER_POD))
+
+    assert "Topology Manager" not in reason
+
+
+def test_why_no_better_pick_existed_is_said_with_what_the_pick_breaks():
+    owner = Owner("ns", "pod", "app")
+    talk = Conversation(
+        owner, "uid", None, (MEMORY_RESOURCE, 4), frozenset(), NOW_S, reasons=("no GPU has both free at once",)
+    )
+    state = replace(ledger({OTHER: holding(cores(0, 100))}), conversation=talk)
+
+    assert "(no GPU has both free at once)" in words(
+        state, MEMORY_RESOURCE, memory(0, 4), (pod(cores=30, memory=4), OTHER_POD)
+    )
 
 
 def test_room_on_the_offered_numa_node_is_not_said_to_be_elsewhere():

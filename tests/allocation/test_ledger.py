@@ -99,14 +99,46 @@ def test_what_an_init_container_leaves_over_stays_with_its_pod_until_that_ends()
     assert handed_on.holdings[init].ids == {"c1"}
 
 
-def test_a_pod_that_was_not_listed_before_ends_the_conversation():
-    talk = Conversation(APP, "", None, None, frozenset({"c1"}), 100.0)
-    state = listed(replace(state_of(APP, YOUNG), conversation=talk), listing(("pod", "app", {"c1"})))
-    assert state.conversation is not None
+def speaking(owner: Owner, *, listed_before: bool) -> State:
+    talk = Conversation(owner, "", None, None, frozenset({"c1"}), 100.0, listed=listed_before)
+    pods = frozenset({("ns", "old")})
+    return replace(state_of(owner, YOUNG), conversation=talk, pods_listed=pods)
 
-    state = listed(state, listing(("pod", "app", {"c1"}), ("next", "app", set())))
+
+def test_a_pod_that_was_not_listed_before_ends_the_conversation():
+    shown = listing(("pod", "app", {"c1"}), ("next", "app", set()))
+
+    state = listed(replace(speaking(APP, listed_before=True), pods_listed=frozenset({("ns", "pod")})), shown)
 
     assert state.conversation is None
+
+
+def test_a_pod_goes_on_speaking_when_the_list_shows_it_for_the_first_time():
+    state = listed(speaking(UNNAMED, listed_before=False), listing(("old", "app", set()), ("pod", "app", {"c1"})))
+
+    assert state.conversation is not None
+    assert state.conversation.owner == APP
+
+
+def test_an_init_container_goes_on_speaking_when_its_pod_is_listed_for_the_first_time():
+    state = listed(speaking(UNNAMED, listed_before=False), listing(("old", "app", set()), ("pod", "app", set())))
+
+    assert state.conversation is not None
+    assert state.conversation.owner == UNNAMED
+
+
+def test_an_unnamed_speaker_whose_pod_was_listed_before_is_not_the_new_pod():
+    state = listed(speaking(UNNAMED, listed_before=True), listing(("old", "app", set()), ("pod", "app", set())))
+
+    assert state.conversation is None
+
+
+def test_a_list_of_a_kubelet_that_has_just_started_disproves_nothing():
+    confirmed = state_of(APP, replace(YOUNG, confirmed=True))
+
+    state = listed(confirmed, replace(listing(("other", "app", {"c2"}), calls=9), partial=True))
+
+    assert state.holdings[APP].ids == {"c1"}
 
 
 def test_an_init_container_of_a_pod_that_is_gone_keeps_nothing():

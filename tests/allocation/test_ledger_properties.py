@@ -27,30 +27,30 @@ def small_node() -> Inventory:
 
 
 @st.composite
-def containers(draw: st.DrawFn, name: str, init: bool) -> ContainerDemand:
+def containers(draw: st.DrawFn, name: str, init: bool, halves: bool) -> ContainerDemand:
     cores = draw(st.sampled_from([0, *SHARE_CORES, *WHOLE_CORES, 150]))
     memory = draw(st.integers(0, 8))
+    if not halves:
+        memory = 0 if cores == 0 else max(1, memory)
     nics = draw(st.integers(0, 2))
     amounts = ((CORE_RESOURCE, cores), (MEMORY_RESOURCE, memory), (NIC_RESOURCE, nics))
     return ContainerDemand(name, tuple((r, n) for r, n in amounts if n), init=init)
 
 
 @st.composite
-def pods(draw: st.DrawFn) -> PodDemand:
+def pods(draw: st.DrawFn, halves: bool = True) -> PodDemand:
     inits = draw(st.lists(st.booleans(), max_size=1))
-    made = [draw(containers(f"init{i}", True)) for i, _ in enumerate(inits)]
-    made += [draw(containers(f"app{i}", False)) for i in range(draw(st.integers(1, 2)))]
+    made = [draw(containers(f"init{i}", True, halves)) for i, _ in enumerate(inits)]
+    made += [draw(containers(f"app{i}", False, halves)) for i in range(draw(st.integers(1, 2)))]
     return PodDemand("ns", "", "", tuple(made))
 
 
-EVENTS = st.lists(
-    st.one_of(
-        st.tuples(st.just("admit"), pods()),
-        st.tuples(st.sampled_from(["end", "list", "crash"]), st.integers(0, 50)),
-    ),
-    min_size=1,
-    max_size=14,
-)
+def events_with(pod: st.SearchStrategy[PodDemand]) -> st.SearchStrategy[list[tuple[str, object]]]:
+    other = st.tuples(st.sampled_from(["end", "list", "crash"]), st.integers(0, 50))
+    return st.lists(st.one_of(st.tuples(st.just("admit"), pod), other), min_size=1, max_size=14)
+
+
+EVENTS = events_with(pods())
 CHANCE = st.sampled_from([0.0, 0.2, 0.5])
 
 
@@ -111,6 +111,14 @@ def test_with_pod_resources_alone_nothing_is_given_twice_or_apart_while_question
     events: list[tuple[str, object]], seed: int, overrules: float, aborts: float
 ):
     habits = Habits(tells_pods=False, overrules=overrules, aborts=aborts)
+    run(Miniature(small_node(), habits, seed), events)
+
+
+@given(events_with(pods(halves=False)), st.integers(0, 2**32), CHANCE, CHANCE, CHANCE)
+def test_with_pod_resources_alone_skipped_questions_part_no_container_that_asks_for_both_halves(
+    events: list[tuple[str, object]], seed: int, skips: float, overrules: float, aborts: float
+):
+    habits = Habits(tells_pods=False, skips=skips, overrules=overrules, aborts=aborts)
     run(Miniature(small_node(), habits, seed), events)
 
 

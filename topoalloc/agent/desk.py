@@ -32,6 +32,7 @@ DECISIONS_KEPT_MAX = 512  # the latest decisions, for `explain` and for bug repo
 RECONCILE_SOON_S = 1.0
 RECONCILE_LATER_S = 15.0
 PROOF_ROUNDS_MAX = 3  # the second round has every proof the first one asked for; the third is for a change in between
+KUBELET_SETTLES_S = 15.0  # a kubelet's pod sources are ready within a few seconds of its start
 QUIET_S = 0.25  # no List this soon after a call of the kubelet: the container's next call is about to come
 
 
@@ -78,6 +79,7 @@ class Desk:
         self._last_call_at_s = 0.0
         self._next_list_at_s = 0.0
         self._leftovers_known = False
+        self._roster_known = False
         self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT_MAX)
 
     @property
@@ -121,7 +123,7 @@ class Desk:
         """Fill the ledger from PodResources at start; False when it cannot be asked."""
         with self._lock:
             listed_now = self._list_now(patient=False)
-            self._learn_leftovers(self._evidence.roster())
+            self._learn_leftovers(self._ask_roster())
             return listed_now
 
     def reconcile(self) -> None:
@@ -142,9 +144,11 @@ class Desk:
             self._state = replace(self._state, unhealthy=keys)
 
     def _prefer(self, question: Question) -> Preference:
-        roster = self._evidence.roster()
-        if roster is None:
+        had_roster = self._roster_known
+        roster = self._ask_roster()
+        if roster is None or not had_roster:
             # Only PodResources can tell whose the halves given so far are; List is safe here, not inside Allocate.
+            # When the pods are told again after a kubelet's start, what was guessed in between is put right.
             self._list_now(patient=True)
         self._learn_leftovers(roster)
         alignment = self._kubelet_config.alignment()
@@ -155,7 +159,7 @@ class Desk:
     def _claim(self, claim: Claim) -> Grant | Refusal:
         """Judge a claim, asking the kubelet about each container in its way, in as many rounds as there can be."""
         named = names_itself(self._state, claim, self._clock_s())
-        roster = None if named else self._evidence.roster()
+        roster = None if named else self._ask_roster()
         released: dict[Owner, frozenset[str]] = {}
         asked: frozenset[Owner] = frozenset()
         for _ in range(PROOF_ROUNDS_MAX):
@@ -168,6 +172,11 @@ class Desk:
             gone = {o: ids for o, ids in answer.contested.items() if not self._evidence.holds(o, ids)}
             released.update(gone)
         raise Refused("topoalloc: the containers in the way change faster than they can be asked about; try again")
+
+    def _ask_roster(self) -> tuple[PodDemand, ...] | None:
+        roster = self._evidence.roster()
+        self._roster_known = roster is not None
+        return roster
 
     def _learn_leftovers(self, roster: tuple[PodDemand, ...] | None) -> None:
         """Once after a start, as soon as the pods are told: what their finished init containers still hold."""
@@ -188,7 +197,10 @@ class Desk:
             return False
         known = self._inventory.devices.keys()
         ours = tuple(replace(item, ids=item.ids & known) for item in containers)
-        self._keep(listed(self._state, Listing(ours, self._state.calls, began_at_s)))
+        # Until its pod sources are ready a new kubelet lists only the pods it has judged again; the pods API is silent
+        # for as long.
+        partial = not self._roster_known and self._evidence.kubelet_age_s() < KUBELET_SETTLES_S
+        self._keep(listed(self._state, Listing(ours, self._state.calls, began_at_s, partial)))
         unsettled = any(not holding.confirmed for holding in self._state.holdings.values())
         self._next_list_at_s = began_at_s + (RECONCILE_SOON_S if unsettled else RECONCILE_LATER_S)
         return True

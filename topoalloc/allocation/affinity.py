@@ -93,7 +93,9 @@ def learned(
     state: State, question: Question, view: View, amounts: Mapping[str, int], alignment: Alignment
 ) -> bool | None:
     """Whether this kubelet narrows candidates at all, as far as this question can tell; else what was known before."""
-    if question.resource.numa is not NumaReporting.NODE or alignment.policy is not None:
+    if alignment.policy is not None:
+        return alignment.policy is not Policy.NONE
+    if question.resource.numa is not NumaReporting.NODE:
         return state.narrows
     if shown_nodes(question, view) is not None:
         return True

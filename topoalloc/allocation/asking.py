@@ -48,6 +48,7 @@ def ask(
     """Choose devices for one GetPreferredAllocation and remember whose conversation it opens or continues."""
     if roster is not None:
         state = only_active(state, roster)
+    just_listed = state.listed_at_call == state.calls
     state = replace(state, calls=state.calls + 1)
     who = identify(state, inventory, roster, question.resource.name, question.size, now_s)
     if isinstance(who, Identified):
@@ -65,9 +66,20 @@ def ask(
         choice = _guessed(board, question, view, nodes)
     else:
         choice = _wanted(board, question, demand_of(container, inventory), view, nodes)
-    talk = Conversation(owner, uid, container, (question.resource.name, question.size), _last_ids(state, owner), now_s)
+    preference = _preference(question, view, owner, guess, choice)
+    before = state.conversation if state.conversation and state.conversation.owner == owner else None
+    talk = Conversation(
+        owner=owner,
+        uid=uid,
+        demand=container,
+        asked=(question.resource.name, question.size),
+        last_ids=before.last_ids if before else frozenset(),
+        last_at_s=now_s,
+        listed=just_listed or (before is not None and before.listed),
+        reasons=preference.refusal,
+    )
     state = replace(state, conversation=talk, narrows=learned(state, question, view, amounts, alignment))
-    return state, _preference(question, view, owner, guess, choice)
+    return state, preference
 
 
 def unnamed_owner(state: State, inventory: Inventory, resource: str, now_s: float) -> tuple[State, Owner]:
@@ -83,12 +95,6 @@ def unnamed_owner(state: State, inventory: Inventory, resource: str, now_s: floa
 
 def _new_owner(state: State) -> tuple[State, Owner]:
     return replace(state, serials=state.serials + 1), Owner(serial=state.serials + 1)
-
-
-def _last_ids(state: State, owner: Owner) -> frozenset[str]:
-    """The latest grant, as long as it is the same speaker's."""
-    talk = state.conversation
-    return talk.last_ids if talk is not None and talk.owner == owner else frozenset()
 
 
 def _wanted(

@@ -90,10 +90,17 @@ def claim_devices(
             fault = _fault_of_rivals(state, inventory, claim, min(rivals))
     state = replace(state, calls=state.calls + 1)
     if fault is not None:
+        fault = _with_reason(fault, state.conversation, speaker)
         refused = {**state.refused, speaker.uid: now_s} if speaker.uid else state.refused
         state = replace(state, refused=MappingProxyType(dict(refused)), conversation=None)
         return state, Refusal(speaker.owner, fault)
     return _granted(state, inventory, claim, speaker, now_s), Grant(speaker.owner, claim.ids)
+
+
+def _with_reason(fault: str, talk: Conversation | None, speaker: _Speaker) -> str:
+    """What the kubelet's pick breaks, and why no better pick existed when it asked."""
+    reasons = talk.reasons if talk is not None and talk.owner == speaker.owner else ()
+    return f"{fault} ({'; '.join(reasons)})" if reasons and reasons[0] not in fault else fault
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +190,7 @@ def _fault_of_cores(state: State, inventory: Inventory, devices: list[Device]) -
 
 def _room_elsewhere(state: State, inventory: Inventory, devices: list[Device]) -> str:
     """GPUs outside the NUMA nodes the kubelet kept to that would have had room: it counts cores and sees no GPUs."""
-    nodes = {node for device in devices for node in device.numa_nodes}
+    nodes = {node for device in devices for node in device.numa_nodes} if state.narrows else set[int]()
     held = Counter(
         inventory.devices[device_id].position
         for holding in state.holdings.values()
@@ -283,7 +290,9 @@ def _granted(state: State, inventory: Inventory, claim: Claim, speaker: _Speaker
         uid=speaker.uid,
         init=speaker.container.init if speaker.container else False,
     )
-    talk = Conversation(speaker.owner, speaker.uid, speaker.container, None, claim.ids, now_s)
+    before = state.conversation
+    listed = before is not None and before.owner == speaker.owner and before.listed
+    talk = Conversation(speaker.owner, speaker.uid, speaker.container, None, claim.ids, now_s, listed)
     return replace(with_holding(state, speaker.owner, holding), conversation=talk)
 
 

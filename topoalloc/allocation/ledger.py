@@ -60,7 +60,8 @@ class Conversation:
     """The container whose calls we believe are coming in.
 
     `demand` is None while its pod's request is unknown. `asked` is the resource and size of a GetPreferredAllocation
-    whose Allocate is still to come; `last_ids` the ids of the latest grant.
+    whose Allocate is still to come, `reasons` why it had no proper answer; `last_ids` the ids of the latest grant.
+    `listed`: a list has been made since the conversation began, so its pod was in that list.
     """
 
     owner: Owner
@@ -69,6 +70,8 @@ class Conversation:
     asked: tuple[str, int] | None
     last_ids: frozenset[str]
     last_at_s: float
+    listed: bool = False
+    reasons: tuple[str, ...] = ()
 
     def open_at(self, now_s: float) -> bool:
         """Whether a call at this time can still be the same container's."""
@@ -86,6 +89,7 @@ class State:
     refused: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     unhealthy: frozenset[str] = frozenset()  # device keys
     pods_listed: frozenset[tuple[str, str]] | None = None  # by the latest list
+    listed_at_call: int | None = None  # how many calls had come in before the latest list
     narrows: bool | None = None  # whether the kubelet has been seen to narrow candidates to NUMA nodes
 
     def just_refused(self, uid: str, now_s: float) -> bool:
@@ -106,11 +110,16 @@ class ListedContainer:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A PodResources List: what it showed, and how many kubelet calls had come in when it began."""
+    """A PodResources List: what it showed, and how many kubelet calls had come in when it began.
+
+    `partial`: the kubelet has just started and knows only the pods it has judged again so far, so what is missing says
+    nothing.
+    """
 
     containers: tuple[ListedContainer, ...]
     calls_before: int
     began_at_s: float
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,15 +191,14 @@ def listed(state: State, listing: Listing) -> State:
     for owner, holding in state.holdings.items():
         left_by_init = holding.init and (owner.namespace, owner.pod) in pods
         rest = holding.ids - taken
-        if owner not in shown and rest and (left_by_init or _too_young(holding, listing)):
+        if owner not in shown and rest and (left_by_init or listing.partial or _too_young(holding, listing)):
             table[owner] = replace(holding, ids=rest)
     for owner, ids in shown.items():
         table[owner] = _confirmed(state.holdings.get(owner), ids, taken, listing)
-    talk = _named(state.conversation, shown)
-    # A pod enters the kubelet's list right before its admission, so a new one means that it is speaking now.
-    if state.pods_listed is not None and pods - state.pods_listed:
-        talk = None
-    return replace(state, holdings=_frozen(table), conversation=talk, pods_listed=pods)
+    talk = _going_on(_named(state.conversation, shown), pods - (state.pods_listed or pods))
+    return replace(
+        state, holdings=_frozen(table), conversation=talk, pods_listed=pods, listed_at_call=listing.calls_before
+    )
 
 
 def only_active(state: State, roster: tuple[PodDemand, ...]) -> State:
@@ -250,6 +258,19 @@ def _named(conversation: Conversation | None, shown: Mapping[Owner, frozenset[st
         return conversation
     owner = next((owner for owner, ids in sorted(shown.items()) if conversation.last_ids <= ids), None)
     return conversation if owner is None else replace(conversation, owner=owner)
+
+
+def _going_on(conversation: Conversation | None, new_pods: frozenset[tuple[str, str]]) -> Conversation | None:
+    """The conversation, unless a pod that is new in the list must be the one that speaks now.
+
+    A pod enters the list right before its admission. So a new one is speaking; it is the speaker we know if that one
+    has its name, or has no name yet and began to speak after the list before.
+    """
+    if conversation is None:
+        return None
+    owner = conversation.owner
+    known = (owner.namespace, owner.pod) in new_pods if owner.named else not conversation.listed
+    return replace(conversation, listed=True) if known or not new_pods else None
 
 
 def _frozen(table: dict[Owner, Holding]) -> Mapping[Owner, Holding]:

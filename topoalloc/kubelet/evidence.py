@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +12,7 @@ from topoalloc.allocation.demand import PodDemand
 from topoalloc.allocation.ledger import CheckpointEntry, ListedContainer, Owner
 from topoalloc.errors import KubeletError
 from topoalloc.kubelet.checkpoint_file import read_entries
+from topoalloc.kubelet.plugin_directory import KUBELET_SOCKET, mark_of
 from topoalloc.kubelet.pod_resources import PodResources
 from topoalloc.kubelet.pods_api import PodsApi
 
@@ -49,6 +51,11 @@ class Evidence:
         if pod_resources is None:
             return None
         return self._try("PodResources", lambda: pod_resources.list_containers(patient=patient))
+
+    def kubelet_age_s(self) -> float:
+        """For how long the kubelet has had its socket; without one it has just begun, as far as anybody can tell."""
+        mark = mark_of(self._plugin_directory / KUBELET_SOCKET)
+        return 0.0 if mark is None else time.time() - mark.changed_ns / 1e9
 
     def checkpoint_entries(self) -> tuple[CheckpointEntry, ...]:
         """Who holds what by the kubelet's checkpoint file."""
