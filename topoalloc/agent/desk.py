@@ -111,7 +111,13 @@ class Desk:
         with self._held() as held:
             if not held:
                 raise Refused(f"topoalloc is busy for {DESK_WAIT_MAX_S:.0f} s already; create the pod again")
-            answer = self._claim(Claim(resource, ids))
+            try:
+                answer = self._claim(Claim(resource, ids))
+            except Refused:
+                raise
+            except Exception as error:  # the user has to read something that helps, and the ledger is unchanged
+                log.exception("judging %d of %s failed", len(ids), resource.name)
+                raise Refused("topoalloc failed to judge this request; its log on the node says why") from error
         reasons = (answer.reason,) if isinstance(answer, Refusal) else ()
         self._remember("Allocate", resource, answer.owner, tuple(sorted(ids)), reasons)
         if isinstance(answer, Refusal):

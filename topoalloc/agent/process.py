@@ -64,8 +64,12 @@ def running_agent(
     sockets: Sockets,
     *,
     rescan: Callable[[], Machine] | None = None,
+    on_failure: Callable[[], None] = lambda: None,
 ) -> Iterator[Agent]:
-    """Serve until the block ends. `rescan` discovers a live node anew; None: the machine is a recorded one."""
+    """Serve until the block ends. `rescan` discovers a live node anew; None: the machine is a recorded one.
+
+    `on_failure` is called when a thread ends by a fault: an agent that cannot register any more had better be restarted.
+    """
     inventory = inventory_for(config, machine)
     for note in inventory.notes:
         log.warning("%s", note)
@@ -85,8 +89,8 @@ def running_agent(
     stop = threading.Event()
     background = _Background(desk, sessions, inventory, rescan)
     threads = [
-        threading.Thread(target=sessions.run, name="sessions", daemon=True),
-        threading.Thread(target=background.run, args=(stop,), name="background", daemon=True),
+        threading.Thread(target=_watched(sessions.run, on_failure), name="sessions", daemon=True),
+        threading.Thread(target=_watched(lambda: background.run(stop), on_failure), name="background", daemon=True),
     ]
     for thread in threads:
         thread.start()
@@ -98,6 +102,19 @@ def running_agent(
         for thread in threads:
             thread.join(THREAD_JOIN_MAX_S)
         evidence.close()
+
+
+def _watched(run: Callable[[], None], on_failure: Callable[[], None]) -> Callable[[], None]:
+    """A thread's work that does not die in silence."""
+
+    def watched() -> None:
+        try:
+            run()
+        except Exception:  # whatever it is, the thread is gone
+            log.exception("a thread of the agent ended by a fault")
+            on_failure()
+
+    return watched
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,10 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT; returns 0 then."""
-    stop = threading.Event()
+    """Serve until SIGTERM or SIGINT; returns 0 then, 1 when a part of the agent failed."""
+    stop, failed = threading.Event(), threading.Event()
 
     def end(signum: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    def fail() -> None:
+        failed.set()
         stop.set()
 
     signal.signal(signal.SIGTERM, end)
@@ -54,10 +58,11 @@ def run(args: argparse.Namespace) -> int:
     machine = load_machine(args.machine, gpu_memory_bytes) if args.machine else scan()
     for warning in machine.warnings:
         logging.getLogger("topoalloc").warning("%s", warning)
-    with running_agent(config, machine, _sockets(args, config), rescan=None if args.machine else scan):
+    rescan = None if args.machine else scan
+    with running_agent(config, machine, _sockets(args, config), rescan=rescan, on_failure=fail):
         stop.wait()
         logging.getLogger("topoalloc").info("stopping")
-    return 0
+    return 1 if failed.is_set() else 0
 
 
 def _sockets(args: argparse.Namespace, config: Config) -> Sockets:

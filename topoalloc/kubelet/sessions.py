@@ -127,7 +127,7 @@ class Sessions:
             register(self._directory / KUBELET_SOCKET, served.server.path.name, name)
             log.info("registered %s with %d devices on %s", name, len(served.resource.devices), served.server.path.name)
             return session_state.registered(served.session, seen)
-        except TopoallocError as error:
+        except (TopoallocError, OSError) as error:
             session = session_state.failed(served.session, seen)
             retry_s = session_state.backoff_s(session.failures)
             level = logging.WARNING if session.failures in FAILURES_SAID else logging.DEBUG
