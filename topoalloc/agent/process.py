@@ -22,10 +22,13 @@ from topoalloc.placement.board import board_of
 from topoalloc.sharing.edits import DeviceFiles, Injection
 from topoalloc.sharing.inventory import Inventory, InventoryRefusal, inventory_of
 from topoalloc.topology.machine import Machine
+from topoalloc.topology.readers.udev import HotplugMonitor, watch_hotplug
+from topoalloc.topology.reading import SourceRefusal
 
 log = logging.getLogger(__name__)
 
 BACKGROUND_PERIOD_S = 0.25
+RESCAN_PAUSE_S = 5.0  # every pod that starts makes network events; they are no reason to look without end
 RESCAN_PERIOD_S = 60.0  # hot-plug events do not reach every pod (user namespaces get none), so look regardless
 THREAD_JOIN_MAX_S = 5.0
 
@@ -68,7 +71,7 @@ def running_agent(
 ) -> Iterator[Agent]:
     """Serve until the block ends. `rescan` discovers a live node anew; None: the machine is a recorded one.
 
-    `on_failure` is called when a thread ends by a fault: an agent that cannot register any more had better be restarted.
+    `on_failure` is called when a thread ends by a fault: an agent that cannot register had better be restarted.
     """
     inventory = inventory_for(config, machine)
     for note in inventory.notes:
@@ -127,11 +130,19 @@ class _Background:
     rescan: Callable[[], Machine] | None
 
     def run(self, stop: threading.Event) -> None:
-        next_scan_s = time.monotonic() + RESCAN_PERIOD_S
+        events = watch_hotplug() if self.rescan is not None else None
+        if isinstance(events, SourceRefusal):
+            log.info("%s", events)
+        scanned_at_s = time.monotonic()
+        changed = False
         while not stop.wait(BACKGROUND_PERIOD_S):
             self.desk.reconcile()
-            if self.rescan is not None and time.monotonic() >= next_scan_s:
-                next_scan_s = time.monotonic() + RESCAN_PERIOD_S
+            if self.rescan is None:
+                continue
+            changed |= isinstance(events, HotplugMonitor) and events.drain()
+            age_s = time.monotonic() - scanned_at_s
+            if age_s >= (RESCAN_PAUSE_S if changed else RESCAN_PERIOD_S):
+                scanned_at_s, changed = time.monotonic(), False
                 self._look_again(self.rescan)
 
     def _look_again(self, rescan: Callable[[], Machine]) -> None:
