@@ -6,6 +6,8 @@ import signal
 import socket
 from pathlib import Path
 
+import pytest
+
 from tests.agent.served import agent_process, gone, kubelet_on, node_directory, pod, serving
 from topoalloc.kubelet.simulated.settings import Behaviour
 
@@ -21,11 +23,12 @@ def test_every_resource_is_registered_on_a_socket_of_its_own():
         assert len(ours(sockets.plugin_directory)) == 3
 
 
-def test_sigterm_ends_with_status_0_and_removes_our_sockets():
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_end_gives_status_0_and_removes_our_sockets(signum: signal.Signals):
     with node_directory() as sockets, kubelet_on(sockets) as kubelet, agent_process(sockets) as agent:
         assert serving(kubelet)
 
-        assert agent.end(signal.SIGTERM) == 0
+        assert agent.end(signum) == 0
         assert ours(sockets.plugin_directory) == []
 
 

@@ -107,6 +107,21 @@ def test_the_gpu_of_the_pods_init_container_is_where_the_nic_has_to_be():
     assert positions(preference) == {3}
 
 
+def test_an_init_container_is_placed_where_its_pods_app_fits_too():
+    busy = {Owner("ns", "other", "app"): held(cores(0, 80))}
+    pod = (container("init", init=True, cores=10, memory=1), container(cores=50, memory=4))
+
+    assert 0 not in positions(answer(CORE_RESOURCE, 10, *pod, holdings=busy))
+    assert positions(answer(CORE_RESOURCE, 10, container(cores=10, memory=1), holdings=busy)) == {0}
+
+
+def test_an_init_container_is_placed_for_itself_where_its_pods_app_fits_nowhere():
+    busy = {Owner("ns", "other", f"app{gpu}"): held(cores(gpu, 80)) for gpu in range(8)}
+    pod = (container("init", init=True, cores=10, memory=1), container(cores=50, memory=4))
+
+    assert len(positions(answer(CORE_RESOURCE, 10, *pod, holdings=busy))) == 1
+
+
 def test_memory_is_chosen_where_the_init_containers_cores_will_be_handed_on():
     init = {Owner("ns", "pod", "init"): held(cores(6, 50), init=True)}
     pod = (container("init", init=True, cores=50), container(cores=50, memory=4))

@@ -85,7 +85,7 @@ def test_a_share_on_one_gpu_is_granted_to_the_container_that_waits():
 
 
 def test_an_id_that_is_not_ours_is_named():
-    assert "0000:aa:00.0-c00 is no device of this node" in words(
+    assert "'0000:aa:00.0-c00' is no device of this node" in words(
         State(), CORE_RESOURCE, frozenset({"0000:aa:00.0-c00"}), (pod(cores=1, memory=1),)
     )
 
@@ -102,7 +102,7 @@ def test_room_on_another_numa_node_is_named_with_the_setting_that_opens_it():
     reason = words(state, CORE_RESOURCE, cores(0, 15, 80) | cores(1, 15, 80), (pod(cores=30, memory=4), OTHER_POD))
 
     assert "GPU4 and GPU5 and GPU6 would have had room on another NUMA node" in reason
-    assert f"numa.{CORE_RESOURCE}: none" in reason
+    assert f"numa: none for {CORE_RESOURCE} and {MEMORY_RESOURCE}" in reason
 
 
 def test_the_topology_manager_is_not_blamed_where_it_does_not_narrow():
@@ -129,6 +129,15 @@ def test_room_on_the_offered_numa_node_is_not_said_to_be_elsewhere():
     reason = words(State(), CORE_RESOURCE, cores(0, 15) | cores(4, 15), (pod(cores=30, memory=4),))
 
     assert "another NUMA node" not in reason
+
+
+def test_a_share_scattered_by_a_larger_init_container_is_refused_with_what_to_change():
+    init = Owner("ns", "pod", "init")
+    state = ledger({init: holding(cores(0, 100), cores(1, 100), init=True, confirmed=False)})
+
+    reason = words(state, CORE_RESOURCE, cores(0, 5) | cores(1, 5), (pod(cores=10, memory=4),))
+
+    assert "let it ask for as much as the app" in reason
 
 
 def test_whole_gpus_that_are_not_whole_are_refused():

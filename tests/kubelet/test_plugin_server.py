@@ -14,7 +14,7 @@ import pytest
 
 from tests.handmade import machine
 from topoalloc.kubelet.channel import unix_channel
-from topoalloc.kubelet.plugin_server import DeviceList, PluginServer, Refused
+from topoalloc.kubelet.plugin_server import STREAMS_MAX, DeviceList, PluginServer, Refused
 from topoalloc.pb import deviceplugin_v1beta1_pb2 as pb
 from topoalloc.pb.deviceplugin_v1beta1_pb2_grpc import DevicePluginStub
 from topoalloc.sharing.edits import ContainerEdits
@@ -134,6 +134,18 @@ def test_a_second_stream_gets_the_list_while_the_first_still_lives():
         assert first.get(timeout=LIMIT_S) is not None
         assert second.get(timeout=LIMIT_S) is not None
         assert server.streams == 2
+
+
+def test_streams_that_nobody_closes_keep_no_call_waiting():
+    resource = core_resource()
+    with served(resource, DeviceList(resource)) as (server, stub):
+        streams = [lists_of(stub) for _ in range(3 * STREAMS_MAX)]
+        for stream in streams:
+            assert stream.get(timeout=LIMIT_S) is not None
+
+        assert stub.GetDevicePluginOptions(pb.Empty(), timeout=LIMIT_S).get_preferred_allocation_available
+        assert streams[0].get(timeout=LIMIT_S) is None
+        assert server.streams <= STREAMS_MAX + 1
 
 
 def test_calls_are_answered_beside_open_streams():

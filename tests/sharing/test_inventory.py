@@ -203,6 +203,28 @@ def test_a_list_beyond_the_kubelets_limit_is_refused_with_the_unit_that_fits():
     assert isinstance(fitting, Inventory)
 
 
+def test_a_unit_larger_than_a_gpu_is_refused():
+    refusal = inventory_of(machine(memory_bytes=4 * GIB), SharingSettings(memory_unit_bytes=5 * GIB))
+
+    assert isinstance(refusal, InventoryRefusal)
+    assert "5120MiB is more than GPU0 has" in refusal.reason
+
+
+def test_a_petabyte_per_gpu_is_refused_before_a_device_is_made():
+    refusal = inventory_of(machine(memory_bytes=1024**5), SharingSettings())
+
+    assert isinstance(refusal, InventoryRefusal)
+
+
+def test_a_pool_that_selects_nothing_is_named():
+    pools = (NicPool(NIC_RESOURCE), NicPool("example.com/vf", NicSelector(function=NicFunction.VIRTUAL)))
+
+    assert any(
+        "example.com/vf: its selector fits none of the 4 NICs" in note
+        for note in served(SharingSettings(nic_pools=pools)).notes
+    )
+
+
 @pytest.mark.parametrize("node", [0, 1, 127, 128, 255])
 def test_the_size_of_a_list_is_what_protobuf_makes_of_it(node: int):
     devices = tuple(

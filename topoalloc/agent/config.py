@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from topoalloc.errors import InputError
+from topoalloc.sharing.edits import CORES_VARIABLE, MEMORY_VARIABLE, WHOLE_GPUS_VARIABLE, nic_variable
 from topoalloc.sharing.settings import (
     CORE_RESOURCE,
     MEMORY_RESOURCE,
@@ -30,7 +31,8 @@ MEMORY_UNIT_BYTES_MIN = 1024**2
 # A DNS subdomain, a slash, and at most 63 characters; the kubelet puts `requests.` before it and checks the whole.
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _RESOURCE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
-RESOURCE_NAME_CHARACTERS_MAX = 253 + 1 + 63 - len("requests.")
+RESOURCE_PREFIX_CHARACTERS_MAX = 253 - len("requests.")
+_CDI_KIND = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z](?:[-A-Za-z0-9_]{{0,61}}[A-Za-z0-9])?")
 
 
 class NicPoolKeys(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -72,8 +74,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
         if unit_bytes < MEMORY_UNIT_BYTES_MIN:
             raise InputError(f"memory_unit: {self.memory_unit} is below 1MiB")
         settings = SharingSettings(
-            core_resource=self.core_resource or (TENCENT_CORE_RESOURCE if tencent else CORE_RESOURCE),
-            memory_resource=self.memory_resource or (TENCENT_MEMORY_RESOURCE if tencent else MEMORY_RESOURCE),
+            core_resource=_or(self.core_resource, TENCENT_CORE_RESOURCE if tencent else CORE_RESOURCE),
+            memory_resource=_or(self.memory_resource, TENCENT_MEMORY_RESOURCE if tencent else MEMORY_RESOURCE),
             memory_unit_bytes=unit_bytes,
             nic_pools=tuple(_pool(keys) for keys in self.nic_pools),
             numa=MappingProxyType(dict(self.numa)),
@@ -107,6 +109,7 @@ def _config_of(documents: tuple[Document, ...], name: str) -> Config:
     try:
         config.sharing()
         _ = config.gpu_memory_bytes
+        _check_paths(config)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error
     return config
@@ -114,6 +117,17 @@ def _config_of(documents: tuple[Document, ...], name: str) -> Config:
 
 def _known_keys(message: str) -> str:
     return f"; known keys: {', '.join(Config.__struct_fields__)}" if "unknown field" in message else ""
+
+
+def _check_paths(config: Config) -> None:
+    if not config.plugin_dir:
+        raise InputError("plugin_dir: an agent without the kubelet's directory serves nobody")
+    if not _CDI_KIND.fullmatch(config.cdi_kind):
+        raise InputError(f"cdi_kind: {config.cdi_kind!r} is no CDI kind; write one such as nvidia.com/gpu")
+
+
+def _or(text: str | None, default: str) -> str:
+    return default if text is None else text
 
 
 def _pool(keys: NicPoolKeys) -> NicPool:
@@ -126,11 +140,20 @@ def _check_names(settings: SharingSettings) -> None:
     names = [settings.core_resource, settings.memory_resource, *(pool.resource for pool in settings.nic_pools)]
     for name in names:
         reserved = "kubernetes.io/" in name or name.startswith("requests.")
-        if reserved or len(name) > RESOURCE_NAME_CHARACTERS_MAX or not _RESOURCE_NAME.fullmatch(name):
+        long = len(name.partition("/")[0]) > RESOURCE_PREFIX_CHARACTERS_MAX
+        if reserved or long or not _RESOURCE_NAME.fullmatch(name):
             raise InputError(f"{name!r} is no extended resource name; write one such as example.com/gpu-cores")
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise InputError(f"{twice!r} is given to two resources; give each its own name")
+    variables = [CORES_VARIABLE, WHOLE_GPUS_VARIABLE, MEMORY_VARIABLE]
+    for pool in settings.nic_pools:
+        variable = nic_variable(pool.resource)
+        if variable in variables:
+            raise InputError(
+                f"{pool.resource!r} would set {variable} like another resource; change the part after the /"
+            )
+        variables.append(variable)
     strange = next((name for name in settings.numa if name not in names), None)
     if strange is not None:
         raise InputError(f"numa: {strange!r} is no resource of this configuration; it has {', '.join(names)}")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -24,9 +23,10 @@ from topoalloc.sharing.inventory import Inventory, Resource
 
 log = logging.getLogger(__name__)
 
-# The kubelet waits without a deadline, and every other pod of the node with it; no call may queue longer than this.
+# The kubelet waits without a deadline, and every other pod of the node with it; no call may queue longer than this. A
+# call itself asks for a roster (1 s at most) and a list (1.5 s), or for a roster and proofs.
 DESK_WAIT_MAX_S = 3.0
-DECISIONS_KEPT_MAX = 512  # the latest decisions, for `explain` and for bug reports
+PROOFS_MAX_S = 1.0  # containers in a claim's way that were not asked about by then are taken to be there
 # Grants that PodResources has not shown yet are looked for this often, everything else much more rarely: a List has
 # side effects in the kubelet.
 RECONCILE_SOON_S = 1.0
@@ -34,17 +34,6 @@ RECONCILE_LATER_S = 15.0
 PROOF_ROUNDS_MAX = 3  # the second round has every proof the first one asked for; the third is for a change in between
 KUBELET_SETTLES_S = 15.0  # a kubelet's pod sources are ready within a few seconds of its start
 QUIET_S = 0.25  # no List this soon after a call of the kubelet: the container's next call is about to come
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One call and its answer, as remembered."""
-
-    call: str
-    resource: str
-    owner: Owner
-    ids: tuple[str, ...]
-    reasons: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +69,6 @@ class Desk:
         self._next_list_at_s = 0.0
         self._leftovers_known = False
         self._roster_known = False
-        self.decisions: deque[Decision] = deque(maxlen=DECISIONS_KEPT_MAX)
 
     @property
     def state(self) -> State:
@@ -103,7 +91,8 @@ class Desk:
                 return valid_set(question)
         terms = preference.choice.terms if preference.choice else ()
         reasons = preference.refusal or tuple(f"{name}={value}" for name, value in terms)
-        self._remember("GetPreferredAllocation", resource, preference.owner, preference.ids, reasons)
+        guess = () if preference.guess is None else (f"unnamed: {preference.guess}",)
+        _log_decision("GetPreferredAllocation", resource, preference.owner, preference.ids, (*reasons, *guess))
         return preference.ids
 
     def allocate(self, resource: Resource, ids: frozenset[str]) -> ContainerEdits:
@@ -119,7 +108,7 @@ class Desk:
                 log.exception("judging %d of %s failed", len(ids), resource.name)
                 raise Refused("topoalloc failed to judge this request; its log on the node says why") from error
         reasons = (answer.reason,) if isinstance(answer, Refusal) else ()
-        self._remember("Allocate", resource, answer.owner, tuple(sorted(ids)), reasons)
+        _log_decision("Allocate", resource, answer.owner, ids, reasons)
         if isinstance(answer, Refusal):
             raise Refused(f"topoalloc: {answer.reason}")
         injecting = self._injecting
@@ -167,6 +156,7 @@ class Desk:
         named = names_itself(self._state, claim, self._clock_s())
         roster = None if named else self._ask_roster()
         released: dict[Owner, frozenset[str]] = {}
+        began_at_s = self._clock_s()
         asked: frozenset[Owner] = frozenset()
         for _ in range(PROOF_ROUNDS_MAX):
             now_s = self._clock_s()
@@ -175,8 +165,11 @@ class Desk:
                 self._keep(state)
                 return answer
             asked |= answer.contested.keys()
-            gone = {o: ids for o, ids in answer.contested.items() if not self._evidence.holds(o, ids)}
-            released.update(gone)
+            released |= {
+                owner: ids
+                for owner, ids in answer.contested.items()
+                if self._clock_s() - began_at_s < PROOFS_MAX_S and not self._evidence.holds(owner, ids)
+            }
         raise Refused("topoalloc: the containers in the way change faster than they can be asked about; try again")
 
     def _ask_roster(self) -> tuple[PodDemand, ...] | None:
@@ -228,8 +221,6 @@ class Desk:
                 self._next_list_at_s = min(self._next_list_at_s, self._last_call_at_s + RECONCILE_SOON_S)
                 self._lock.release()
 
-    def _remember(
-        self, call: str, resource: Resource, owner: Owner, ids: tuple[str, ...], reasons: tuple[str, ...]
-    ) -> None:
-        self.decisions.append(Decision(call, resource.name, owner, ids, reasons))
-        log.info("%s %s for %s: %d devices; %s", call, resource.name, owner, len(ids), "; ".join(reasons) or "granted")
+
+def _log_decision(call: str, resource: Resource, owner: Owner, ids: Collection[str], reasons: tuple[str, ...]) -> None:
+    log.info("%s %s for %s: %d devices; %s", call, resource.name, owner, len(ids), "; ".join(reasons) or "granted")

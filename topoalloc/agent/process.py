@@ -21,7 +21,7 @@ from topoalloc.kubelet.sessions import Sessions
 from topoalloc.placement.board import board_of
 from topoalloc.sharing.edits import DeviceFiles, Injection
 from topoalloc.sharing.inventory import Inventory, InventoryRefusal, inventory_of
-from topoalloc.topology.machine import Machine
+from topoalloc.topology.machine import Machine, Unknown
 from topoalloc.topology.readers.udev import HotplugMonitor, watch_hotplug
 from topoalloc.topology.reading import SourceRefusal
 
@@ -104,7 +104,8 @@ def running_agent(
         sessions.stop()
         for thread in threads:
             thread.join(THREAD_JOIN_MAX_S)
-        evidence.close()
+        if not any(thread.is_alive() for thread in threads):
+            evidence.close()
 
 
 def _watched(run: Callable[[], None], on_failure: Callable[[], None]) -> Callable[[], None]:
@@ -157,12 +158,23 @@ class _Background:
 
 
 def missing_keys(inventory: Inventory, machine: Machine) -> frozenset[str]:
-    """Keys of devices that were there at start and are not now. New ones are served after the next start."""
-    now = inventory_of(machine, inventory.settings)
-    if isinstance(now, InventoryRefusal):
-        return frozenset()
-    before = frozenset((*inventory.gpu_keys, *inventory.nic_keys))
-    return before - frozenset((*now.gpu_keys, *now.nic_keys))
+    """Keys of devices that were there at start and are not now. New ones are served after the next start.
+
+    Devices are told apart by address (NICs of one function also by name), by number where the start knew no address.
+    """
+    gpus_now = {(gpu.bdf, gpu.index if isinstance(gpu.bdf, Unknown) else 0) for gpu in machine.gpus}
+    nics_now = {(nic.bdf, nic.name) for nic in machine.nics}
+    gpus = (
+        key
+        for gpu, key in zip(inventory.machine.gpus, inventory.gpu_keys, strict=True)
+        if (gpu.bdf, gpu.index if isinstance(gpu.bdf, Unknown) else 0) not in gpus_now
+    )
+    nics = (
+        key
+        for nic, key in zip(inventory.machine.nics, inventory.nic_keys, strict=True)
+        if (nic.bdf, nic.name) not in nics_now
+    )
+    return frozenset((*gpus, *nics))
 
 
 def _injecting(config: Config, inventory: Inventory, *, live: bool) -> Injecting:

@@ -6,6 +6,7 @@ affinity is predicted from the hints the kubelet must have made for the containe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -73,20 +74,23 @@ def expected_nodes(state: State, view: View, amounts: Mapping[str, int], alignme
 def amounts_aligned(pod: PodDemand | None, container: ContainerDemand, alignment: Alignment) -> Mapping[str, int]:
     """The amounts one affinity is made for: the container's, or under pod scope the whole pod's.
 
-    A pod needs the most of what its app containers need together and what any init container needs.
+    A pod needs the most of what app containers and sidecars need together and what an init container needs beside the
+    sidecars started before it (KEP 753).
     """
     if alignment.scope is Scope.CONTAINER or pod is None:
         return dict(container.amounts)
-    apps: dict[str, int] = {}
+    running: Counter[str] = Counter()
+    sidecars: Counter[str] = Counter()
+    peak: dict[str, int] = {}
     for other in pod.containers:
-        if not other.init:
-            for resource, amount in other.amounts:
-                apps[resource] = apps.get(resource, 0) + amount
-    for other in pod.containers:
-        if other.init:
-            for resource, amount in other.amounts:
-                apps[resource] = max(apps.get(resource, 0), amount)
-    return apps
+        for resource, amount in other.amounts:
+            if other.init:
+                peak[resource] = max(peak.get(resource, 0), sidecars[resource] + amount)
+                continue
+            running[resource] += amount
+            if other.sidecar:
+                sidecars[resource] += amount
+    return {resource: max(running[resource], peak.get(resource, 0)) for resource in {*running, *peak}}
 
 
 def learned(

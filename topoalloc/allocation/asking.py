@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from topoalloc.allocation.affinity import Alignment, amounts_aligned, expected_nodes, learned, shown_nodes
 from topoalloc.allocation.demand import Demand, PodDemand, core_fault, demand_fault, demand_of
-from topoalloc.allocation.identity import Identified, identify
+from topoalloc.allocation.identity import Identified, Unidentified, identify
 from topoalloc.allocation.ledger import Conversation, Owner, State, only_active
 from topoalloc.allocation.vacancy import Question, View, candidates, offer_for, view_for
 from topoalloc.placement.board import Board
@@ -62,10 +62,10 @@ def ask(
     nodes = shown_nodes(question, view)
     if question.resource.numa is NumaReporting.NONE:
         nodes = expected_nodes(state, view, amounts, alignment)
-    if container is None:
+    if isinstance(who, Unidentified):
         choice = _guessed(board, question, view, nodes)
     else:
-        choice = _wanted(board, question, demand_of(container, inventory), view, nodes)
+        choice = _wanted(board, question, who, view, nodes)
     preference = _preference(question, view, owner, guess, choice)
     before = state.conversation if state.conversation and state.conversation.owner == owner else None
     talk = Conversation(
@@ -98,11 +98,35 @@ def _new_owner(state: State) -> tuple[State, Owner]:
 
 
 def _wanted(
-    board: Board, question: Question, demand: Demand, view: View, nodes: frozenset[int] | None
+    board: Board, question: Question, who: Identified, view: View, nodes: frozenset[int] | None
 ) -> Choice | NoChoice:
-    """Place a known request, unless Allocate will refuse it anyway."""
+    """Place a known request, unless Allocate will refuse it anyway.
+
+    The devices of an ordinary init container are handed on to the pod's later containers, so it is placed where the
+    largest of these fits too, if there is such a place.
+    """
+    demand = demand_of(who.container, view.inventory)
     fault = demand_fault(view.inventory, demand)
-    return NoChoice((fault,)) if fault else _chosen(board, question, demand, view, nodes)
+    if fault is not None:
+        return NoChoice((fault,))
+    if who.container.init:
+        choice = _chosen(board, question, _with_successors(who, demand, view.inventory), view, nodes)
+        if isinstance(choice, Choice):
+            return replace(choice, gpus=choice.gpus[: max(1, demand.whole_gpus)])
+    return _chosen(board, question, demand, view, nodes)
+
+
+def _with_successors(who: Identified, demand: Demand, inventory: Inventory) -> Demand:
+    """What the container and those after it in its pod need at most, resource by resource."""
+    after = who.pod.containers[who.pod.containers.index(who.container) :]
+    demands = [demand, *(demand_of(container, inventory) for container in after)]
+    sound = [other for other in demands if demand_fault(inventory, other) is None]
+    pools = sorted({pool for other in sound for pool in other.nics})
+    return Demand(
+        cores=max(other.cores for other in sound),
+        memory_units=max(other.memory_units for other in sound),
+        nics={pool: max(other.nics.get(pool, 0) for other in sound) for pool in pools},
+    )
 
 
 def _chosen(
@@ -196,7 +220,7 @@ def valid_set(question: Question, foreign: frozenset[str] = frozenset()) -> tupl
     ids = [device.id for device in (*must, *order)]
     # Ids of an older list: a short answer would be filled at random, so they come last and are refused by name.
     ids.extend(sorted((question.must_include | set(question.available)) - set(ids)))
-    return tuple(ids[: question.size])
+    return tuple(ids[: max(0, question.size)])
 
 
 def _preference(

@@ -15,9 +15,10 @@ from topoalloc.allocation.asking import unnamed_owner
 from topoalloc.allocation.demand import ContainerDemand, Demand, PodDemand, core_fault, demand_fault, demand_of
 from topoalloc.allocation.identity import Identified, identify
 from topoalloc.allocation.ledger import Conversation, Holding, Owner, State, only_active, with_holding, without
-from topoalloc.sharing.inventory import Device, Inventory, Resource, ResourceKind
+from topoalloc.sharing.inventory import DEVICE_ID_CHARACTERS_MAX, Device, Inventory, Resource, ResourceKind
 from topoalloc.sharing.settings import CORES_PER_GPU
 
+TOOK_A_SHARE = "the kubelet took a share of"
 GPUS_NAMED_MAX = 3  # in one refusal; more of them say the same
 
 
@@ -100,7 +101,8 @@ def claim_devices(
 def _with_reason(fault: str, talk: Conversation | None, speaker: _Speaker) -> str:
     """What the kubelet's pick breaks, and why no better pick existed when it asked."""
     reasons = talk.reasons if talk is not None and talk.owner == speaker.owner else ()
-    return f"{fault} ({'; '.join(reasons)})" if reasons and reasons[0] not in fault else fault
+    said = not reasons or reasons[0] in fault or TOOK_A_SHARE in fault  # that one tells of free cores by itself
+    return fault if said else f"{fault} ({'; '.join(reasons)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ def _fault_of_ids(inventory: Inventory, claim: Claim) -> str | None:
     for device_id in sorted(claim.ids):
         device = inventory.devices.get(device_id)
         if device is None or device.resource != name:
-            return f"{name}: {device_id} is no device of this node; the kubelet's list may be older than this agent"
+            shown = repr(device_id[:DEVICE_ID_CHARACTERS_MAX])  # whoever sends it, a message has to stay readable
+            return f"{name}: {shown} is no device of this node; the kubelet's list may be older than this agent"
     if claim.resource.kind is not ResourceKind.CORE:
         return None
     return core_fault(inventory, len(claim.ids))
@@ -165,9 +168,24 @@ def _fault_of_pairing(state: State, inventory: Inventory, claim: Claim, speaker:
     demand = demand_of(speaker.container, inventory) if speaker.container else None
     if claim.resource.kind is ResourceKind.CORE:
         memory = [device for device in held if device.kind is ResourceKind.MEMORY]
-        return _fault_of_cores(state, inventory, devices) or _fault_of_halves(inventory, devices, memory)
+        fault = _fault_of_cores(state, inventory, devices)
+        if fault is not None and _taken_from_init(state, claim, speaker):
+            fault += (
+                "; the kubelet hands on an init container's devices at random, so let it ask for as much as the app"
+            )
+        return fault or _fault_of_halves(inventory, devices, memory)
     cores = [device for device in held if device.kind is ResourceKind.CORE]
     return _fault_of_memory(inventory, devices, demand) or _fault_of_halves(inventory, cores, devices)
+
+
+def _taken_from_init(state: State, claim: Claim, speaker: _Speaker) -> bool:
+    """Whether some of the claimed ids were an init container's of the same pod."""
+    pod = (speaker.owner.namespace, speaker.owner.pod)
+    return any(
+        holding.init and (owner.namespace, owner.pod) == pod and holding.ids & claim.ids
+        for owner, holding in state.holdings.items()
+        if owner != speaker.owner
+    )
 
 
 def _fault_of_cores(state: State, inventory: Inventory, devices: list[Device]) -> str | None:
@@ -176,7 +194,7 @@ def _fault_of_cores(state: State, inventory: Inventory, devices: list[Device]) -
     name = inventory.settings.core_resource
     if len(devices) < CORES_PER_GPU and len(per_gpu) > 1:
         return (
-            f"{name}: the kubelet took a share of {len(devices)} from {_names(inventory, per_gpu)}; a share needs that "
+            f"{name}: {TOOK_A_SHARE} {len(devices)} from {_names(inventory, per_gpu)}; a share needs that "
             f"many free cores on one GPU of those it offered{_room_elsewhere(state, inventory, devices)}"
         )
     if len(devices) >= CORES_PER_GPU and any(count != CORES_PER_GPU for count in per_gpu.values()):
@@ -206,7 +224,8 @@ def _room_elsewhere(state: State, inventory: Inventory, devices: list[Device]) -
         return ""
     return (
         f". {' and '.join(roomy[:GPUS_NAMED_MAX])} would have had room on another NUMA node, but the Topology Manager "
-        f"counts free cores per node and not per GPU; numa.{inventory.settings.core_resource}: none would allow it"
+        f"counts free cores per node and not per GPU; numa: none for {inventory.settings.core_resource} and "
+        f"{inventory.settings.memory_resource} would allow it"
     )
 
 

@@ -16,6 +16,7 @@ class ContainerDemand:
     name: str
     amounts: tuple[tuple[str, int], ...]
     init: bool = False  # an ordinary init container: it ends before the next container starts
+    sidecar: bool = False  # a restartable init container: it starts in the order of the others and stays
     past_admission: bool = False  # the kubelet has been seen running it
 
     def amount(self, resource: str) -> int:

@@ -195,7 +195,8 @@ def listed(state: State, listing: Listing) -> State:
             table[owner] = replace(holding, ids=rest)
     for owner, ids in shown.items():
         table[owner] = _confirmed(state.holdings.get(owner), ids, taken, listing)
-    talk = _going_on(_named(state.conversation, shown), pods - (state.pods_listed or pods))
+    before = pods if state.pods_listed is None else state.pods_listed
+    talk = _going_on(_named(state.conversation, shown), pods - before)
     return replace(
         state, holdings=_frozen(table), conversation=talk, pods_listed=pods, listed_at_call=listing.calls_before
     )

@@ -18,7 +18,8 @@ reduce_footprint()
 from topoalloc.agent.config import Config, load_config  # noqa: E402
 from topoalloc.agent.process import Sockets, running_agent  # noqa: E402
 from topoalloc.cli.chosen_machine import add_gpu_memory_argument, parse_gpu_memory  # noqa: E402
-from topoalloc.errors import InputError  # noqa: E402
+from topoalloc.errors import InputError, MachineError  # noqa: E402
+from topoalloc.kubelet.plugin_directory import new_socket_path  # noqa: E402
 from topoalloc.topology.machine import Machine  # noqa: E402
 from topoalloc.topology.sources import discover, load_machine  # noqa: E402
 
@@ -36,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT; returns 0 then, 1 when a part of the agent failed."""
+    """Serve until SIGTERM, SIGINT or SIGHUP; returns 0 then, 1 when a part of the agent failed."""
     stop, failed = threading.Event(), threading.Event()
 
     def end(signum: int, frame: FrameType | None) -> None:
@@ -48,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGHUP, end)
     config = load_config(args.config)
     _log_to_stderr(config.log_level)
     gpu_memory_bytes = parse_gpu_memory(args.gpu_memory) if args.gpu_memory else config.gpu_memory_bytes
@@ -66,13 +68,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _sockets(args: argparse.Namespace, config: Config) -> Sockets:
+    if args.plugin_dir == "":
+        raise InputError("--plugin-dir is empty; it names the kubelet's device-plugins directory")
     plugin_dir = Path(args.plugin_dir or config.plugin_dir)
+    try:
+        new_socket_path(plugin_dir, "")
+    except MachineError as error:
+        raise InputError(f"--plugin-dir: {error}") from error
     if plugin_dir.exists() and not plugin_dir.is_dir():
         raise InputError(f"{plugin_dir} is no directory; --plugin-dir names the kubelet's device-plugins directory")
     if plugin_dir.is_dir() and not os.access(plugin_dir, os.W_OK):
         raise InputError(f"{plugin_dir} cannot be written; the agent has to run as root or own it")
-    pod_resources = args.pod_resources or config.pod_resources
-    pods_api = args.pods_api or config.pods_api
+    pod_resources = config.pod_resources if args.pod_resources is None else args.pod_resources
+    pods_api = config.pods_api if args.pods_api is None else args.pods_api
     return Sockets(
         plugin_dir,
         Path(pod_resources) if pod_resources else None,

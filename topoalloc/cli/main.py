@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from topoalloc import __version__
 from topoalloc.errors import TopoallocError
@@ -45,13 +47,26 @@ def main(argv: Sequence[str]) -> int:
 
 def entry() -> None:
     """Console script."""
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
     try:
         status = main(sys.argv[1:])
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of our output went away (`| head`): nothing is wrong, and nothing can be said to it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         status = 0
     except KeyboardInterrupt:
         status = INTERRUPTED
+    except (OSError, MemoryError, RuntimeError) as error:
+        # A full disk, no more memory, threads or file descriptors: the machine's fault, and one line says which.
+        _discard_output()
+        print(f"topoalloc: {type(error).__name__}: {' '.join(str(error).split())}", file=sys.stderr)
+        status = 1
     sys.exit(status)
+
+
+def _discard_output() -> None:
+    """What is still buffered cannot be written; without this the interpreter would try again at its end."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

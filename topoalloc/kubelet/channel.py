@@ -26,8 +26,8 @@ def unix_channel(path: Path) -> grpc.Channel:
         ("grpc.default_authority", "localhost"),
         ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
         ("grpc.enable_retries", 0),
-        # A kubelet that restarts is back within a second; the default back-off would wait up to two minutes.
-        ("grpc.min_reconnect_backoff_ms", 100),
+        # A kubelet that restarts is back within a second; the default back-off would wait up to two minutes. (The
+        # smallest back-off is left alone: it is also how long a loaded kubelet may take to answer a connection.)
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
     )
@@ -38,6 +38,7 @@ def unix_channel(path: Path) -> grpc.Channel:
 # refuses at once. The next token is 10 ms away.
 RATE_PAUSE_S = 0.015
 RATE_TRIES_MAX = 6
+RATE_WORDS = "rate limit"  # of the kubelet's refusal; an answer that is too large has the same code
 
 
 def within_rate(call: Callable[[], T]) -> T:
@@ -46,7 +47,7 @@ def within_rate(call: Callable[[], T]) -> T:
         try:
             return call()
         except grpc.RpcError as error:
-            if code_of(error) is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+            if code_of(error) is not grpc.StatusCode.RESOURCE_EXHAUSTED or RATE_WORDS not in reason_of(error):
                 raise
             time.sleep(RATE_PAUSE_S)
     return call()

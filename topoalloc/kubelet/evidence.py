@@ -19,6 +19,9 @@ from topoalloc.kubelet.pods_api import PodsApi
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+PODS_API = "pods API"
+POD_RESOURCES = "PodResources"
+
 
 class Evidence:
     """PodResources, the pods API and the device checkpoint; a source that fails answers None and is tried again."""
@@ -40,7 +43,12 @@ class Evidence:
 
     def roster(self) -> tuple[PodDemand, ...] | None:
         """The active pods and their requests, or None where the kubelet does not tell."""
-        return self._try("pods API", self._pods_api.roster) if self._pods_api else None
+        pods_api = self._pods_api
+        if pods_api is None:
+            return None
+        # After one failure nobody waits for the next connection: a socket file can outlive its server.
+        patient = PODS_API not in self._complaints
+        return self._try(PODS_API, lambda: pods_api.roster(patient=patient))
 
     def listed_containers(self, *, patient: bool) -> tuple[ListedContainer, ...] | None:
         """Who holds what by PodResources List, or None. Never called from inside Allocate.
@@ -50,7 +58,8 @@ class Evidence:
         pod_resources = self._pod_resources
         if pod_resources is None:
             return None
-        return self._try("PodResources", lambda: pod_resources.list_containers(patient=patient))
+        patient = patient and POD_RESOURCES not in self._complaints
+        return self._try(POD_RESOURCES, lambda: pod_resources.list_containers(patient=patient))
 
     def kubelet_age_s(self) -> float:
         """For how long the kubelet has had its socket; without one it has just begun, as far as anybody can tell."""
@@ -73,7 +82,7 @@ class Evidence:
         """Ask; a failure is said once until the source answers again or fails in another way."""
         try:
             answer = question()
-        except KubeletError as error:
+        except (KubeletError, ValueError) as error:  # ValueError: the channel was closed, the agent is ending
             if self._complaints.get(source) != str(error):
                 self._complaints[source] = str(error)
                 log.warning("%s: who is being admitted is inferred without it", error)

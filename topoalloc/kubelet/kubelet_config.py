@@ -20,6 +20,7 @@ class KubeletConfig:
         self._path = path
         self._mark: tuple[int, int] | None = None
         self._alignment = UNKNOWN_ALIGNMENT
+        self._complaint = ""
 
     def alignment(self) -> Alignment:
         """What is known now; never fails: an unreadable file means that nothing is known."""
@@ -33,9 +34,12 @@ class KubeletConfig:
                 self._alignment = _alignment_of(read_documents(self._path))
                 log.info("the kubelet's Topology Manager: %s, scope %s", self._alignment.policy, self._alignment.scope)
         except (OSError, InputError) as error:
-            if self._alignment != UNKNOWN_ALIGNMENT:
-                log.warning("%s cannot be read any more: %s", self._path, error)
             self._alignment = UNKNOWN_ALIGNMENT
+            if isinstance(error, OSError):
+                self._mark = None  # a file that comes back unchanged is read again
+            if str(error) != self._complaint:
+                self._complaint = str(error)
+                log.info("%s tells nothing of the Topology Manager: %s", self._path, error)
         return self._alignment
 
 

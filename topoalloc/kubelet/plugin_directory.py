@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import stat
@@ -12,6 +13,8 @@ from inotify_simple import INotify, flags
 
 from topoalloc.errors import MachineError
 from topoalloc.kubelet.session_state import SocketMark
+
+log = logging.getLogger(__name__)
 
 KUBELET_SOCKET = "kubelet.sock"
 SOCKET_PREFIX = "topoalloc-"
@@ -53,6 +56,15 @@ def remove_stale_sockets(directory: Path) -> tuple[str, ...]:
     return tuple(removed)
 
 
+def _inotify() -> INotify | None:
+    """A watch, or None where the node has no inotify instance left: then time-outs are the only wake-ups."""
+    try:
+        return INotify(nonblocking=True)
+    except OSError as error:
+        log.warning("no inotify watch (%s): the kubelet's directory is looked at every second only", error)
+        return None
+
+
 class DirectoryWatch:
     """Wakes a waiting thread when a file appears or vanishes in a directory; a hint to look, never the truth.
 
@@ -61,7 +73,7 @@ class DirectoryWatch:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._inotify = INotify(nonblocking=True)
+        self._inotify = _inotify()
         self._watch: int | None = None
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         # Whoever wakes may come after the waiting thread has closed; reentrant, since a signal can come in between.
@@ -71,10 +83,11 @@ class DirectoryWatch:
     def wait(self, timeout_s: float) -> None:
         """Return when something changed, `wake` was called or the time is over."""
         self._set()
-        ready, _, _ = select.select([self._inotify.fileno(), self._wake_read], [], [], timeout_s)
+        watched = [] if self._inotify is None else [self._inotify.fileno()]
+        ready, _, _ = select.select([*watched, self._wake_read], [], [], timeout_s)
         if self._wake_read in ready:
             os.read(self._wake_read, EVENTS_DRAINED_MAX)
-        if self._inotify.fileno() in ready:
+        if self._inotify is not None and self._inotify.fileno() in ready:
             for event in self._inotify.read(timeout=0):
                 if event.mask & (flags.IGNORED | flags.DELETE_SELF | flags.MOVE_SELF):
                     self._watch = None
@@ -92,12 +105,13 @@ class DirectoryWatch:
     def close(self) -> None:
         with self._open:
             self._closed = True
-            self._inotify.close()
+            if self._inotify is not None:
+                self._inotify.close()
             os.close(self._wake_read)
             os.close(self._wake_write)
 
     def _set(self) -> None:
-        if self._watch is not None:
+        if self._watch is not None or self._inotify is None:
             return
         try:
             self._watch = self._inotify.add_watch(

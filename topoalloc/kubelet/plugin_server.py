@@ -19,9 +19,10 @@ from topoalloc.sharing.inventory import Resource
 
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
-# A stream holds a worker for its whole life: one for the kubelet's, one for that of a dying kubelet, the rest for calls
-# (the kubelet makes one at a time, at most a second one for a container that is being re-allocated at its start).
-WORKERS = 6
+# A stream holds a worker for its whole life: one for the kubelet's, one for that of a dying kubelet. The rest is for
+# calls (the kubelet makes one at a time, at most a second one for a container that is re-allocated at its start).
+STREAMS_MAX = 3  # when another one is opened, the oldest is ended: its reader is gone or no kubelet
+WORKERS = STREAMS_MAX + 3
 # Updates in bursts have crashed kubelets (k/k #119560, #103838); what changes within this time goes out as one list.
 COALESCE_S = 0.1
 STOP_GRACE_S = 0.5
@@ -108,8 +109,8 @@ class PluginServer(DevicePluginServicer):
         self._devices = devices
         self._desk = desk
         self._stopping = threading.Event()
-        self._streams = 0
         self._streams_lock = threading.Lock()
+        self._ends: list[threading.Event] = []
         self._on_stream_change = on_stream_change
         self._server = grpc.server(
             ThreadPoolExecutor(WORKERS, thread_name_prefix=f"plugin-{resource.kind}"), options=SERVER_OPTIONS
@@ -125,7 +126,7 @@ class PluginServer(DevicePluginServicer):
     def streams(self) -> int:
         """ListAndWatch streams open now."""
         with self._streams_lock:
-            return self._streams
+            return len(self._ends)
 
     def stop(self) -> None:
         """End the streams, let running calls finish for a moment, remove the socket."""
@@ -147,7 +148,7 @@ class PluginServer(DevicePluginServicer):
         def over() -> bool:
             return ended.is_set() or self._stopping.is_set()
 
-        self._count(+1)
+        self._open(ended)
         try:
             if not context.add_callback(end):
                 return
@@ -158,7 +159,7 @@ class PluginServer(DevicePluginServicer):
                 self._devices.wait_beyond(version, over)
                 ended.wait(COALESCE_S)
         finally:
-            self._count(-1)
+            self._close(ended)
 
     def GetPreferredAllocation(  # noqa: N802
         self, request: pb.PreferredAllocationRequest, context: grpc.ServicerContext
@@ -193,9 +194,17 @@ class PluginServer(DevicePluginServicer):
     ) -> pb.PreStartContainerResponse:
         return pb.PreStartContainerResponse()
 
-    def _count(self, change: int) -> None:
+    def _open(self, stream: threading.Event) -> None:
         with self._streams_lock:
-            self._streams += change
+            self._ends.append(stream)
+            for oldest in self._ends[:-STREAMS_MAX]:
+                oldest.set()
+        self._devices.wake()
+        self._on_stream_change()
+
+    def _close(self, stream: threading.Event) -> None:
+        with self._streams_lock:
+            self._ends.remove(stream)
         self._on_stream_change()
 
 

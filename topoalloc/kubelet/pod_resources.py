@@ -13,8 +13,8 @@ from topoalloc.pb import podresources_v1_pb2 as pb
 from topoalloc.pb.podresources_v1_pb2_grpc import PodResourcesListerStub
 
 # List needs 332 ms with 10,000 known devices on two cores; every call of ours to the kubelet has to end in time for
-# the kubelet's call that waits for it.
-LIST_TIMEOUT_S = 2.0
+# the kubelet's call that waits for it (agent/desk.py adds them up).
+LIST_TIMEOUT_S = 1.5
 GET_TIMEOUT_S = 0.5
 # The kubelet answers Get of an unknown or ended pod with a plain Go error, which gRPC calls UNKNOWN.
 NO_SUCH_POD = frozenset({grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -14,10 +15,14 @@ from topoalloc.pb.deviceplugin_v1beta1_pb2_grpc import RegistrationStub
 API_VERSION = "v1beta1"
 # Register returns only after the kubelet has dialled our socket (up to 10 s) and asked for our options.
 REGISTER_TIMEOUT_S = 15.0
+GIVE_UP_PERIOD_S = 0.25
 
 
-def register(kubelet_socket: Path, endpoint: str, resource: str) -> None:
-    """Register once; the socket must be served already. Raises KubeletError with the kubelet's words."""
+def register(kubelet_socket: Path, endpoint: str, resource: str, given_up: Callable[[], bool]) -> None:
+    """Register once; the socket must be served already. Raises KubeletError with the kubelet's words.
+
+    `given_up` is asked while the kubelet does not answer, so that a hanging kubelet cannot keep the agent from ending.
+    """
     request = pb.RegisterRequest(
         version=API_VERSION,
         endpoint=endpoint,
@@ -25,7 +30,14 @@ def register(kubelet_socket: Path, endpoint: str, resource: str) -> None:
         options=pb.DevicePluginOptions(get_preferred_allocation_available=True),
     )
     with unix_channel(kubelet_socket) as channel:
-        try:
-            RegistrationStub(channel).Register(request, timeout=REGISTER_TIMEOUT_S)
-        except grpc.RpcError as error:
-            raise KubeletError(f"registration of {resource} failed: {reason_of(error)}") from error
+        call = RegistrationStub(channel).Register.future(request, timeout=REGISTER_TIMEOUT_S)
+        while True:  # ends with the call's own deadline at the latest
+            try:
+                call.result(timeout=GIVE_UP_PERIOD_S)
+                return
+            except grpc.FutureTimeoutError:
+                if given_up():
+                    call.cancel()
+                    raise KubeletError(f"registration of {resource} given up: the agent is stopping") from None
+            except grpc.RpcError as error:
+                raise KubeletError(f"registration of {resource} failed: {reason_of(error)}") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,22 +46,20 @@ class Sessions:
         self._served = [_Served(resource, DeviceList(resource)) for resource in resources]
         self._watch = DirectoryWatch(directory)
         self._stopping = threading.Event()
-        self._settled = threading.Condition()
 
     def run(self) -> None:
         """Keep everything registered until `stop`; then close every server and remove its socket."""
         if mark_of(self._directory / KUBELET_SOCKET) is None:
-            log.info("waiting for the kubelet: no %s in %s yet", KUBELET_SOCKET, self._directory)
+            missing = "" if self._directory.is_dir() else ", which does not exist"
+            log.info("waiting for the kubelet: no %s in %s yet%s", KUBELET_SOCKET, self._directory, missing)
         workers = ThreadPoolExecutor(max(1, len(self._served)), thread_name_prefix="session")
         try:
             while not self._stopping.is_set():
                 pause_s = self._advance(workers)
-                with self._settled:
-                    self._settled.notify_all()
                 self._watch.wait(pause_s)
         finally:
-            for _ in workers.map(self._close, self._served):
-                pass
+            for closing in [workers.submit(self._close, served) for served in self._served]:
+                wait([closing])
             workers.shutdown()
             self._watch.close()
 
@@ -75,15 +73,6 @@ class Sessions:
         for served in self._served:
             served.devices.set_unhealthy(keys)
 
-    def all_registered(self) -> bool:
-        """Whether the kubelet has every resource: registered and its stream open."""
-        return all(served.session.streamed for served in self._served)
-
-    def wait_registered(self, timeout_s: float) -> bool:
-        """Wait until `all_registered`; False when the time is over first."""
-        with self._settled:
-            return self._settled.wait_for(self.all_registered, timeout_s)
-
     def _advance(self, workers: ThreadPoolExecutor) -> float:
         """Take the steps that are due; returns how long nothing new can be due without an event.
 
@@ -94,13 +83,13 @@ class Sessions:
             if not any(list(workers.map(self._take_due_step, self._served))):
                 break
         waits_s = [session_state.backoff_s(served.session.failures) for served in self._served]
-        return min((wait_s for wait_s in waits_s if wait_s), default=LOOK_PERIOD_S)
+        return min([LOOK_PERIOD_S, *(wait_s for wait_s in waits_s if wait_s)])
 
     def _take_due_step(self, served: _Served) -> bool:
         seen = self._seen(served)
         served.session = session_state.observed(served.session, seen)
         step = session_state.next_step(served.session, seen)
-        if step is Step.WAIT:
+        if step is Step.WAIT or self._stopping.is_set():
             return False
         served.session = self._taken(served, step, seen)
         return True
@@ -124,7 +113,7 @@ class Sessions:
                 served.server = PluginServer(path, served.resource, served.devices, self._desk, self._watch.wake)
                 return session_state.bound(served.session, seen)
             assert served.server is not None
-            register(self._directory / KUBELET_SOCKET, served.server.path.name, name)
+            register(self._directory / KUBELET_SOCKET, served.server.path.name, name, self._stopping.is_set)
             log.info("registered %s with %d devices on %s", name, len(served.resource.devices), served.server.path.name)
             return session_state.registered(served.session, seen)
         except (TopoallocError, OSError) as error:

@@ -72,10 +72,10 @@ def edits_of(
         paths = tuple(path for key in keys for path in files.by_key.get(key, ())) + shared
         return ContainerEdits(envs, device_paths=paths)
     if injection is Injection.ENVVAR and resource.kind is ResourceKind.CORE:
-        visible = _visible_devices(inventory, devices)
+        visible = ",".join(_names(inventory, devices))
         return ContainerEdits((*envs, ("NVIDIA_VISIBLE_DEVICES", visible)))
     if injection is Injection.CDI and resource.kind is ResourceKind.CORE:
-        return ContainerEdits(envs, cdi_devices=tuple(f"{cdi_kind}={key}" for key in keys))
+        return ContainerEdits(envs, cdi_devices=tuple(f"{cdi_kind}={name}" for name in _names(inventory, devices)))
     return ContainerEdits(envs)
 
 
@@ -103,7 +103,8 @@ def _nic_envs(resource: Resource, keys: tuple[str, ...]) -> tuple[tuple[str, str
     return ((nic_variable(resource.name), ",".join(keys)),)
 
 
-def _visible_devices(inventory: Inventory, devices: list[Device]) -> str:
-    """UUIDs, which mean the same GPU in every process; the index where no source told the UUID."""
+def _names(inventory: Inventory, devices: list[Device]) -> tuple[str, ...]:
+    """The GPUs as NVIDIA's runtime and CDI specs name them: by UUID, which means the same GPU in every process, or by
+    index where no source told the UUID."""
     gpus = [inventory.machine.gpus[position] for position in dict.fromkeys(device.position for device in devices)]
-    return ",".join(str(gpu.index) if isinstance(gpu.uuid, Unknown) else gpu.uuid for gpu in gpus)
+    return tuple(str(gpu.index) if isinstance(gpu.uuid, Unknown) else gpu.uuid for gpu in gpus)

@@ -19,6 +19,10 @@ from topoalloc.topology.pci import PciAddress
 # The kubelet's gRPC client receives at most this much; one byte more ends ListAndWatch with ResourceExhausted and the
 # resource shows 0 (k/k #109304, never raised).
 LIST_BYTES_MAX = 4 * 1024**2
+# A device without an id and without NUMA nodes: more devices than this cannot fit, so they are not even made.
+DEVICE_BYTES_MIN = 2 + 2 + 2 + len("Unhealthy")
+DEVICES_MAX = LIST_BYTES_MAX // DEVICE_BYTES_MIN
+DEVICE_ID_CHARACTERS_USUAL = 30  # `0000:3b:00.0-m123456` and the NUMA node beside it, generously
 DEVICE_ID_CHARACTERS_MAX = 63  # the API's text; enforced nowhere, so it is enforced here
 NUMA_NODES_REPORTED_MAX = 8  # the Topology Manager's default limit; hints grow as 2^nodes
 
@@ -90,6 +94,13 @@ def inventory_of(machine: Machine, settings: SharingSettings) -> Inventory | Inv
     notes: list[str] = []
     units = _memory_units(machine, settings, notes)
     resources: list[Resource] = []
+    if 0 in units:
+        small = machine.gpus[units.index(0)].id
+        unit_mib = settings.memory_unit_bytes // 1024**2
+        return InventoryRefusal(f"memory_unit: {unit_mib}MiB is more than {small} has; use a smaller one")
+    if sum(count or 0 for count in units) > DEVICES_MAX:
+        size = sum(count or 0 for count in units) * (DEVICE_BYTES_MIN + DEVICE_ID_CHARACTERS_USUAL)
+        return InventoryRefusal(_too_large(settings, settings.memory_resource, ResourceKind.MEMORY, size))
     if machine.gpus:
         resources.append(_core_resource(machine, settings, gpu_keys, notes))
         if all(count is not None for count in units):
@@ -97,7 +108,7 @@ def inventory_of(machine: Machine, settings: SharingSettings) -> Inventory | Inv
     resources.extend(_nic_resources(machine, settings, nic_keys, notes))
     notes.extend(_bandwidth_note(machine, resources))
     devices = {device.id: device for resource in resources for device in resource.devices}
-    refusal = _refusal(machine, settings, resources, devices)
+    refusal = _refusal(settings, resources, devices)
     if refusal is not None:
         return refusal
     return Inventory(
@@ -192,6 +203,9 @@ def _nic_resources(
     for number, pool in enumerate(settings.nic_pools):
         members = [position for position, chosen in enumerate(pools) if chosen == number]
         if not members:
+            if machine.nics:
+                count = len(machine.nics)
+                notes.append(f"{pool.resource}: its selector fits none of the {count} NICs, so it is not served")
             continue
         numa = _reporting(pool.resource, settings, tuple(machine.nics[position] for position in members), notes)
         devices = tuple(
@@ -261,7 +275,7 @@ def _bandwidth_note(machine: Machine, resources: list[Resource]) -> list[str]:
 
 
 def _refusal(
-    machine: Machine, settings: SharingSettings, resources: list[Resource], devices: Mapping[str, Device]
+    settings: SharingSettings, resources: list[Resource], devices: Mapping[str, Device]
 ) -> InventoryRefusal | None:
     count = sum(len(resource.devices) for resource in resources)
     if len({resource.name for resource in resources}) < len(resources) or len(devices) < count:
@@ -270,20 +284,23 @@ def _refusal(
         size = list_bytes(resource.devices)
         if size <= LIST_BYTES_MAX:
             continue
-        remedy = "serve fewer NICs in one pool"
-        if resource.kind is ResourceKind.MEMORY:
-            remedy = f"use memory_unit: {_unit_that_fits(machine, settings, size) // 1024**2}MiB or larger"
-        return InventoryRefusal(
-            f"{resource.name}: {len(resource.devices)} devices need {size} bytes in one message, the kubelet receives "
-            f"at most {LIST_BYTES_MAX}; {remedy}"
-        )
+        return InventoryRefusal(_too_large(settings, resource.name, resource.kind, size))
     long = next((device_id for device_id in devices if len(device_id) > DEVICE_ID_CHARACTERS_MAX), None)
     if long is not None:
         return InventoryRefusal(f"device id {long} is longer than {DEVICE_ID_CHARACTERS_MAX} characters")
     return None
 
 
-def _unit_that_fits(machine: Machine, settings: SharingSettings, size: int) -> int:
+def _too_large(settings: SharingSettings, name: str, kind: ResourceKind, size: int) -> str:
+    remedy = "serve fewer NICs in one pool"
+    if kind is ResourceKind.MEMORY:
+        remedy = f"use memory_unit: {_unit_that_fits(settings, size) // 1024**2}MiB or larger"
+    return (
+        f"{name}: its device list needs {size} bytes or more, the kubelet receives at most {LIST_BYTES_MAX}; {remedy}"
+    )
+
+
+def _unit_that_fits(settings: SharingSettings, size: int) -> int:
     """The smallest doubling of the unit whose list fits; sizes shrink in proportion, so this ends quickly."""
     unit = settings.memory_unit_bytes
     while size > LIST_BYTES_MAX:
