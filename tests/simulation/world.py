@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import combinations, product
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -217,14 +218,8 @@ def _judge_container(node: _Node, container: ContainerOutcome, tally: Tally, pod
 
 
 def _judge_nearness(node: _Node, container: ContainerOutcome, taken: set[str], tally: Tally, pod: str) -> None:
-    """The NICs are the nearest to the container's GPUs that were free inside its affinity."""
-    links = node.machine.links_by_pair()
+    """No free NICs inside the container's affinity would have served its GPUs better."""
     gpus = [share.id for share in container.gpus]
-
-    def distance(nic: str) -> int:
-        classes = [links[gpu, nic].pcie for gpu in gpus]
-        return min(LinkClass.SYS + 1 if isinstance(c, Unknown) else int(c) for c in classes)
-
     resource = node.inventory.resource(NIC_RESOURCE)
     assert resource is not None
     aligned = resource.numa is NumaReporting.NODE and container.affinity is not None
@@ -236,10 +231,34 @@ def _judge_nearness(node: _Node, container: ContainerOutcome, taken: set[str], t
     inside = [nic for nic in free if nic.numa_node in (container.affinity or ())]
     if aligned and len(inside) >= len(container.nics):
         free = inside
-    best = sorted(distance(nic.id) for nic in free)[: len(container.nics)]
-    got = sorted(distance(nic) for nic in container.nics)
+    sets = combinations([nic.id for nic in free], len(container.nics))
+    best = max(_service(node.machine, gpus, nics) for nics in sets)
+    got = _service(node.machine, gpus, container.nics)
     if got != best:
-        tally.faults.append(f"{pod}/{container.name}: NICs {container.nics} for {gpus} at {got}, {best} were free")
+        tally.faults.append(f"{pod}/{container.name}: NICs {container.nics} serve {gpus} with {got}, not {best}")
+
+
+def _service(machine: Machine, gpus: list[str], nics: tuple[str, ...]) -> tuple[int, ...]:
+    """How many NICs are within a switch, a host bridge, a NUMA node of the GPU each serves, at best.
+
+    The NICs are spread over the GPUs: no GPU is served by one more than its share.
+    """
+    links = machine.links_by_pair()
+    share = -(-len(nics) // len(gpus))
+
+    def distance(gpu: str, nic: str) -> int:
+        pcie = links[gpu, nic].pcie
+        return LinkClass.SYS + 1 if isinstance(pcie, Unknown) else int(pcie)
+
+    scores = []
+    for chosen in product(gpus, repeat=len(nics)):
+        if max(Counter(chosen).values()) <= share:
+            distances = [distance(gpu, nic) for gpu, nic in zip(chosen, nics, strict=True)]
+            scores.append(tuple(sum(d <= limit for d in distances) for limit in _LIMITS))
+    return max(scores)
+
+
+_LIMITS = (LinkClass.PXB, LinkClass.PHB, LinkClass.NODE)
 
 
 def _given_twice(node: _Node) -> list[str]:
