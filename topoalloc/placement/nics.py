@@ -220,16 +220,23 @@ def _taken(board: Board, pool: PoolAsk, seats: int, gpus: int, rest: int) -> tup
         total += best
         free ^= low
         taken |= low
-        for index in board.nic_classes[chosen].blocks:
-            empty[index] -= 1
-            surplus[index] -= 1
-            if not empty[index] or not surplus[index]:
-                weight = board.blocks[index].weight
-                change = -(weight << CLOSENESS_BITS) if not empty[index] else 0
-                change -= weight if not surplus[index] else 0
-                for number in board.classes_of_block[index]:
-                    values[number] += change
+        _one_less(board, chosen, empty, surplus, values)
         if not board.nic_classes[chosen].nics & free:
             values[chosen] = _NOTHING_FREE
     gain = -(-total >> CLOSENESS_BITS)
     return taken, near + gain, (gain << CLOSENESS_BITS) - total
+
+
+def _one_less(board: Board, chosen: int, empty: list[int], surplus: list[int], values: list[int]) -> None:
+    """Count one NIC of a class as taken, in all lists: a block whose last seat or last unmissed NIC this was makes a
+    further NIC of it worth less."""
+    for index in board.nic_classes[chosen].blocks:
+        empty[index] -= 1
+        surplus[index] -= 1
+        if empty[index] and surplus[index]:
+            continue
+        weight = board.blocks[index].weight
+        change = -(weight << CLOSENESS_BITS) if not empty[index] else 0
+        change -= weight if not surplus[index] else 0
+        for number in board.classes_of_block[index]:
+            values[number] += change
