@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from topoalloc.topology.cpus import CpuSet
 from topoalloc.topology.machine import Gpu, Link, LinkClass, Machine, Nic, Unknown
+from topoalloc.topology.pci_classes import AMD
 
 # GB/s in one direction, nominal. NVLink: 20 in its first generation, 25 in the second to fourth, 50 in the fifth
 # (vendor data sheets of P100, V100, A100, H100, B200); XGMI between AMD accelerators: 50 for each link.
@@ -16,7 +17,6 @@ NVLINK_GBPS_BY_MODEL = {"P100": 20, "B100": 50, "B200": 50, "B300": 50}
 NVLINK_GBPS = 25
 NVLINK_UNKNOWN_GBPS = 20
 XGMI_GBPS = 50
-VENDOR_AMD = "1002"
 
 # GB/s of a peer copy on a PCIe 3.0 x16 tree; the order counts more than the figures.
 PCIE_GBPS = {LinkClass.PIX: 13, LinkClass.PXB: 12, LinkClass.PHB: 11, LinkClass.NODE: 10, LinkClass.SYS: 9}
@@ -57,7 +57,7 @@ def pair_bandwidth(link: Link | None, pcie: LinkClass, a: Gpu, b: Gpu) -> int:
 
 def link_gbps(gpu: Gpu) -> int:
     """GB/s of one NVLink or XGMI link of this GPU."""
-    if gpu.vendor == VENDOR_AMD:
+    if gpu.vendor == AMD:
         return XGMI_GBPS
     if isinstance(gpu.model, Unknown):
         return NVLINK_UNKNOWN_GBPS

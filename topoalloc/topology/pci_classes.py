@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+# PCI vendor ids, as four hex digits.
 NVIDIA = "10de"
 AMD = "1002"
+MELLANOX = "15b3"
 
 # Class and subclass, as in the PCI Code and ID Assignment Specification.
 _VGA = 0x0300
@@ -31,7 +33,7 @@ _GPU_CLASSES = {
 
 # Device ids that only virtual functions carry (pci.ids); a guest sees a VF without any link to its physical function.
 _VIRTUAL_FUNCTION_IDS = {
-    "15b3": frozenset({"1002", "1004", "1014", "1016", "1018", "101a", "101c", "101e"}),
+    MELLANOX: frozenset({"1002", "1004", "1014", "1016", "1018", "101a", "101c", "101e"}),
     "8086": frozenset({"10ca", "10ed", "1515", "1520", "152d", "154c", "1571", "15a8", "15c5", "1889", "37cd"}),
     "1414": frozenset({"00ba"}),
 }

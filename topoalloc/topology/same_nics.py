@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from topoalloc.topology.links import Place, pcie_class
 from topoalloc.topology.machine import LinkClass, Unknown
 from topoalloc.topology.pci import PciAddress
-from topoalloc.topology.reading import GpuReading, NicReading, Reading
+from topoalloc.topology.pci_classes import MELLANOX
+from topoalloc.topology.reading import GpuReading, LinkReading, NicReading, Reading
 from topoalloc.topology.same_devices import Cluster, Clusters, Mention
 
 # The vendor whose driver names RDMA devices so; a name that fits none says nothing about the vendor.
-_VENDOR_OF_NAME = {"mlx": "15b3", "bnxt": "14e4", "irdma": "8086", "hfi1": "8086", "cxi": "17db", "efa": "1d0f"}
+_VENDOR_OF_NAME = {"mlx": MELLANOX, "bnxt": "14e4", "irdma": "8086", "hfi1": "8086", "cxi": "17db", "efa": "1d0f"}
 
 
 _NOT_COMPARED = Unknown("not compared")
@@ -165,15 +166,19 @@ class _Matching:
 
     def _classes_allow(self, address_of: dict[Cluster, Cluster]) -> bool:
         """Whether every class that a named NIC's source states is possible between the places; one must be stated."""
-        compared = 0
-        for number in {mention.reading for named in address_of for mention in named}:
-            for link in self._readings[number].links:
-                places = _alike(self._places(number, link.a, address_of), self._places(number, link.b, address_of))
-                if isinstance(link.pcie, LinkClass) and places is not None:
-                    compared += 1
-                    if not class_is_possible(*places, link.pcie):
-                        return False
-        return compared > 0
+        sources = {mention.reading for named in address_of for mention in named}
+        allowed = [
+            class_is_possible(*places, link.pcie)
+            for number in sources
+            for link in self._readings[number].links
+            if isinstance(link.pcie, LinkClass) and (places := self._places_of_link(number, link, address_of))
+        ]
+        return bool(allowed) and all(allowed)
+
+    def _places_of_link(
+        self, reading: int, link: LinkReading, address_of: dict[Cluster, Cluster]
+    ) -> tuple[Place, Place] | None:
+        return _alike(self._places(reading, link.a, address_of), self._places(reading, link.b, address_of))
 
     def _places(self, reading: int, end: tuple[str, int], address_of: dict[Cluster, Cluster]) -> list[Place]:
         kind, position = end

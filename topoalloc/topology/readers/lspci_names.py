@@ -6,16 +6,14 @@ import re
 from dataclasses import dataclass
 
 from topoalloc.topology.machine import NicFunction
-from topoalloc.topology.pci_classes import AMD, NVIDIA, PciKind, is_virtual_function_id
-
-_MELLANOX = "15b3"
+from topoalloc.topology.pci_classes import AMD, MELLANOX, NVIDIA, PciKind, is_virtual_function_id
 
 # Beginnings of pci.ids vendor names, with the vendor's id; those whose devices can be GPUs or NICs.
 _VENDORS = (
     ("NVIDIA Corporation", NVIDIA),
     ("nVidia Corporation", NVIDIA),
     ("Advanced Micro Devices, Inc. [AMD/ATI]", AMD),
-    ("Mellanox", _MELLANOX),
+    ("Mellanox", MELLANOX),
     ("Intel Corporation", "8086"),
     ("Cray Inc", "17db"),
     ("Hewlett Packard Enterprise", "1590"),
@@ -116,4 +114,4 @@ def _kind(rest: str, vendor: str | None, device: str | None, is_unnamed: bool, f
     if vendor == AMD:
         by_id = is_unnamed and device is not None and _AMD_ACCELERATOR_IDS.fullmatch(device)
         return PciKind.GPU if by_id or _AMD_ACCELERATOR.search(rest) else PciKind.OTHER
-    return PciKind.NIC if vendor == _MELLANOX or _NETWORK.search(rest) else PciKind.OTHER
+    return PciKind.NIC if vendor == MELLANOX or _NETWORK.search(rest) else PciKind.OTHER

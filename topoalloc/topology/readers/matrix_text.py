@@ -13,7 +13,7 @@ from enum import StrEnum
 from itertools import pairwise
 
 from topoalloc.topology.cpus import CpuSet
-from topoalloc.topology.readers.printed_text import LINE_LENGTH_MAX, PrintedText
+from topoalloc.topology.readers.printed_text import LINE_LENGTH_MAX, PrintedText, printed_lines
 from topoalloc.topology.reading import SourceRefusal
 
 # The largest real table has 8 GPUs and 40 NICs; a table is quadratic in this number.
@@ -118,6 +118,15 @@ def has_rows(head: str, words: Vocabulary) -> bool:
     """Whether a text has a line that looks like a GPU's row of this kind of table."""
     labels = (_row_label(_unruled(line), words) for line in head.split("\n"))
     return any(label is not None and label.startswith("GPU") for label in labels)
+
+
+def printed_matrix(text: str, words: Vocabulary, source: str) -> tuple[Matrix, bool] | SourceRefusal:
+    """The table of a whole printed text, and whether the text's last line may have been cut short."""
+    lines = printed_lines(text, source)
+    if isinstance(lines, SourceRefusal):
+        return lines
+    matrix = read_matrix(lines, words, source)
+    return matrix if isinstance(matrix, SourceRefusal) else (matrix, lines.is_open)
 
 
 def read_matrix(text: PrintedText, words: Vocabulary, source: str) -> Matrix | SourceRefusal:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from topoalloc.topology.pci import PciAddress
+from topoalloc.topology.pci_classes import NVIDIA
 from topoalloc.topology.readers.printed_text import plain_head, printed_lines
 from topoalloc.topology.readers.smi_list import GPUS_MAX, GpuHeading, gpu_heading, is_prompt
 from topoalloc.topology.reading import FarEnd, GpuReading, NvlinkReading, Reading, SourceRefusal, Standing
@@ -125,7 +126,7 @@ def _reading(gpu: _Gpu, gpus: Sequence[_Gpu]) -> GpuReading:
         index=gpu.heading.index,
         uuid=gpu.heading.uuid,
         model=gpu.heading.model,
-        vendor="10de",
+        vendor=NVIDIA,
         nvlinks=links if gpu.is_told else None,
     )
 

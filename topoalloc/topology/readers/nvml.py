@@ -6,7 +6,6 @@ silence, and the rest still counts.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -209,6 +208,6 @@ def _address(info: object) -> PciAddress | None:
 def _device_id(info: object) -> str | None:
     """The PCI device id, which NVML puts above the vendor id in one 32-bit number."""
     both = getattr(info, "pciDeviceId", None)
-    if not isinstance(both, int) or not re.fullmatch("10de", f"{both & 0xFFFF:04x}"):
+    if not isinstance(both, int) or f"{both & 0xFFFF:04x}" != NVIDIA:
         return None
     return f"{both >> 16:04x}"

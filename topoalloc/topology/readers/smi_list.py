@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 from topoalloc.topology.machine import MigDevice
+from topoalloc.topology.pci_classes import NVIDIA
 from topoalloc.topology.readers.printed_text import plain_head, printed_lines
 from topoalloc.topology.reading import GpuReading, Reading, SourceRefusal, Standing
 
@@ -60,7 +61,7 @@ def parse(text: str, name: str) -> Reading | SourceRefusal:
     for number, line in enumerate(lines.lines, 1):
         heading = gpu_heading(line)
         if heading is not None:
-            gpus.append(GpuReading(heading.index, uuid=heading.uuid, model=heading.model, vendor="10de"))
+            gpus.append(GpuReading(heading.index, uuid=heading.uuid, model=heading.model, vendor=NVIDIA))
         elif _LOST_GPU.match(line):
             warnings.append(f"line {number}: a GPU that the driver has lost is left out: {line.strip()[:80]}")
         elif not is_prompt(line):

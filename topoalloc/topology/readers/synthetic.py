@@ -24,7 +24,7 @@ from topoalloc.errors import InputError
 from topoalloc.topology.cpus import CPU_NUMBER_MAX, CpuSet
 from topoalloc.topology.machine import NicFunction, NicLink, Unknown
 from topoalloc.topology.pci import PciAddress, PciPath
-from topoalloc.topology.pci_classes import NVIDIA
+from topoalloc.topology.pci_classes import MELLANOX, NVIDIA
 from topoalloc.topology.reading import (
     FarEnd,
     GpuReading,
@@ -47,7 +47,6 @@ _SWITCH_PORTS_MAX = 32  # device numbers on a switch's inner bus
 _BUSES_MAX = 255  # of one PCI domain, beside the root bus
 _ROOT_PORTS_MAX = 31 * 8  # device 0 of the root bus is the host bridge itself
 _LOCAL_DISTANCE, _REMOTE_DISTANCE = 10, 20  # what ACPI means by local, and Linux's default for remote
-_MELLANOX = "15b3"
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 
 
@@ -282,5 +281,5 @@ def _nic(at: int, place: tuple[int, PciAddress, PciPath]) -> NicReading:
         function=NicFunction.PHYSICAL,
         link=NicLink.ETHERNET,
         driver="mlx5_core",
-        vendor=_MELLANOX,
+        vendor=MELLANOX,
     )

@@ -13,6 +13,7 @@ from itertools import combinations
 
 from topoalloc.topology.cpus import CpuSet
 from topoalloc.topology.machine import LinkClass, Unknown
+from topoalloc.topology.pci_classes import NVIDIA
 from topoalloc.topology.readers import topo_p2p
 from topoalloc.topology.readers.matrix_text import (
     NIC_LEGEND_TITLE,
@@ -21,10 +22,10 @@ from topoalloc.topology.readers.matrix_text import (
     Title,
     cut_legend_line,
     has_rows,
-    read_matrix,
+    printed_matrix,
     vocabulary,
 )
-from topoalloc.topology.readers.printed_text import plain_head, printed_lines
+from topoalloc.topology.readers.printed_text import plain_head
 from topoalloc.topology.reading import (
     GpuReading,
     LinkReading,
@@ -77,16 +78,14 @@ def parse(text: str, name: str) -> Reading | SourceRefusal:
     A cell that cannot be accounted for refuses the table, naming the row.
     """
     source = f"topo -m ({name})"
-    lines = printed_lines(text, source)
-    if isinstance(lines, SourceRefusal):
-        return lines
-    matrix = read_matrix(lines, WORDS, source)
-    if isinstance(matrix, SourceRefusal):
-        return matrix
+    printed = printed_matrix(text, WORDS, source)
+    if isinstance(printed, SourceRefusal):
+        return printed
+    matrix, is_open = printed
     misplaced = _misplaced_cell(matrix)
     if misplaced is not None:
         return SourceRefusal(source, misplaced)
-    rdma_names = _rdma_names(matrix, lines.is_open)
+    rdma_names = _rdma_names(matrix, is_open)
     if isinstance(rdma_names, str):
         return SourceRefusal(source, rdma_names)
     gpu_rows = [row for row in matrix.rows if _GPU.fullmatch(row.label)]
@@ -104,7 +103,7 @@ def parse(text: str, name: str) -> Reading | SourceRefusal:
         nics=tuple(_nic(row.label, rdma_names) for row in nic_rows),
         links=links,
         ordered=True,
-        warnings=(*asymmetries, *_doubts(matrix, gpu_rows, nic_rows, rdma_names, lines.is_open)),
+        warnings=(*asymmetries, *_doubts(matrix, gpu_rows, nic_rows, rdma_names, is_open)),
     )
 
 
@@ -150,7 +149,7 @@ def _gpu(row: MatrixRow, titles: Sequence[Title]) -> GpuReading:
         index=int(match[1]),
         numa_node=_node(tail[Title.NUMA]) if Title.NUMA in tail else None,
         cpus=_cpus(tail[Title.CPU]) if Title.CPU in tail else None,
-        vendor="10de",
+        vendor=NVIDIA,
     )
 
 

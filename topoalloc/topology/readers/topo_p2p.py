@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from itertools import combinations
 
-from topoalloc.topology.readers.matrix_text import Matrix, cut_legend_line, has_rows, read_matrix, vocabulary
-from topoalloc.topology.readers.printed_text import plain_head, printed_lines
+from topoalloc.topology.readers.matrix_text import Matrix, cut_legend_line, has_rows, printed_matrix, vocabulary
+from topoalloc.topology.readers.printed_text import plain_head
 from topoalloc.topology.reading import GpuReading, LinkReading, Reading, SourceRefusal, Standing
 
 # CNS, GNS, TNS, NS: chipset, GPU, topology or the capability not supported; DR: disabled by a registry key.
@@ -44,13 +44,11 @@ def parse(text: str, name: str) -> Reading | SourceRefusal:
     for (n: NVLink, a: atomics, p: properties), only OK says something of peer access.
     """
     source = f"topo -p2p ({name})"
-    lines = printed_lines(text, source)
-    if isinstance(lines, SourceRefusal):
-        return lines
-    matrix = read_matrix(lines, WORDS, source)
-    if isinstance(matrix, SourceRefusal):
-        return matrix
-    cut = cut_legend_line(matrix, lines.is_open, _LEGEND)
+    printed = printed_matrix(text, WORDS, source)
+    if isinstance(printed, SourceRefusal):
+        return printed
+    matrix, is_open = printed
+    cut = cut_legend_line(matrix, is_open, _LEGEND)
     if cut is not None:
         return SourceRefusal(source, f"the legend is cut short at {cut[:40]!r}; record the table again")
     if matrix.titles:
