@@ -8,11 +8,11 @@ import sys
 from pathlib import Path
 
 from topoalloc.cli.chosen_machine import add_source_arguments, chosen_machine
-from topoalloc.cli.picture.spelling import plural
 from topoalloc.cli.show import print_utf8
 from topoalloc.errors import InputError
 from topoalloc.topology.machine import Gpu, Machine, Nic
 from topoalloc.topology.snapshot import dump, redact
+from topoalloc.wording import plural
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

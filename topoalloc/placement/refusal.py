@@ -9,6 +9,7 @@ from topoalloc.placement.board import Board
 from topoalloc.placement.nearness import mask_of, mask_union, positions
 from topoalloc.placement.offer import Offer, Want
 from topoalloc.sharing.settings import CORES_PER_GPU
+from topoalloc.wording import plural
 
 NAMES_MAX = 8  # more devices than this in one sentence help nobody
 NIC_POOLS_MAX = 8  # all 2^8 groups of pools are looked at where pools compete for NICs
@@ -48,20 +49,20 @@ def _whole_reasons(board: Board, want: Want, offer: Offer, ask: Ask) -> Iterable
     missing = size - given
     held = _held(offer)
     if size > len(board.gpu_ids):
-        yield f"{_count(size, 'whole GPU')} asked, the node has {len(board.gpu_ids)}"
+        yield f"{plural(size, 'whole GPU')} asked, the node has {len(board.gpu_ids)}"
         return
     if ask.fixed.bit_count() > size:
-        yield f"{_names(board.gpu_ids, ask.fixed)} would all have to be part of it, but {_count(size, 'GPU')} asked"
+        yield f"{_names(board.gpu_ids, ask.fixed)} would all have to be part of it, but {plural(size, 'GPU')} asked"
         return
     if ask.fixed & ~ask.usable:
         yield f"{_names(board.gpu_ids, ask.fixed & ~ask.usable)} must be part of it but cannot be given whole"
     if missing > 0:
         have = f" ({_names(board.gpu_ids, ask.usable)})" if given else ""
-        yield f"{_count(size, 'whole GPU')} asked, {given} can be given{have}{_remedy(board, offer, missing, held)}"
+        yield f"{plural(size, 'whole GPU')} asked, {given} can be given{have}{_remedy(board, offer, missing, held)}"
         return
     if ask.memory and ask.memory_most() < want.memory_units:
-        asked = _count(want.memory_units, "memory unit")
-        yield f"{asked} asked, but {_count(size, 'GPU')} here have {ask.memory_most()} at most"
+        asked = plural(want.memory_units, "memory unit")
+        yield f"{asked} asked, but {plural(size, 'GPU')} here have {ask.memory_most()} at most"
 
 
 def _remedy(board: Board, offer: Offer, missing: int, held: int) -> str:
@@ -116,12 +117,12 @@ def _nic_reasons(board: Board, ask: Ask) -> Iterable[str]:
         which = f" of NIC pool {number}" if len(pools) > 1 else ""
         if pool.fixed.bit_count() > pool.count:
             names = _names(board.nic_ids, pool.fixed)
-            yield f"{names}{which} would all have to be part of it, but {_count(pool.count, 'NIC')} asked"
+            yield f"{names}{which} would all have to be part of it, but {plural(pool.count, 'NIC')} asked"
         elif pool.free.bit_count() < pool.count:
             free = pool.free.bit_count()
             have = f" ({_names(board.nic_ids, pool.free)})" if free else ""
             more = pool.count - free
-            yield f"{_count(pool.count, 'NIC')}{which} asked, {free} free{have}; {more} more would have to be free"
+            yield f"{plural(pool.count, 'NIC')}{which} asked, {free} free{have}; {more} more would have to be free"
     for number, pool in enumerate(pools):
         twice = mask_union(other.fixed for other in pools[:number]) & pool.fixed
         if twice:
@@ -130,7 +131,7 @@ def _nic_reasons(board: Board, ask: Ask) -> Iterable[str]:
     if rivals is not None and len(rivals) > 1:
         union = mask_union(pool.free for pool in rivals)
         have = f"{union.bit_count()} free together ({_names(board.nic_ids, union)})"
-        yield f"{_count(sum(pool.count for pool in rivals), 'NIC')} asked from pools that have {have}"
+        yield f"{plural(sum(pool.count for pool in rivals), 'NIC')} asked from pools that have {have}"
 
 
 def _held(offer: Offer) -> int:
@@ -138,13 +139,9 @@ def _held(offer: Offer) -> int:
 
 
 def _amounts(cores: int, memory_units: int) -> str:
-    parts = [_count(cores, "core")] if cores else []
-    parts += [_count(memory_units, "memory unit")] if memory_units else []
+    parts = [plural(cores, "core")] if cores else []
+    parts += [plural(memory_units, "memory unit")] if memory_units else []
     return " and ".join(parts) or "nothing"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _names(ids: tuple[str, ...], mask: int) -> str:

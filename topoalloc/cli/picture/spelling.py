@@ -9,7 +9,9 @@ from itertools import groupby
 
 from topoalloc.topology.cpus import CpuSet
 from topoalloc.topology.machine import Gpu, Machine, Nic, NicFunction, NicLink, NumaNode, Unknown
+from topoalloc.topology.pci_classes import AMD, NVIDIA
 from topoalloc.topology.sizes import size_words
+from topoalloc.wording import plural
 
 _VENDOR_WORDS = (
     "NVIDIA Tesla ",
@@ -20,7 +22,6 @@ _VENDOR_WORDS = (
     "Advanced Micro Devices, Inc. ",
     "Intel ",
 )
-_AMD, _NVIDIA = "1002", "10de"
 _SILENCE = re.compile(r"no source tells [^,]+(?:, and (.+))?")
 # "node3 has no ..." and "hidden by NV12 cell": the same gap of many owners reads as one without the number.
 _NUMBERED = re.compile(r"\b(?:(node)|(NV))\d+\b")
@@ -77,10 +78,6 @@ def nic_second_line(nic: Nic) -> str:
     return " · ".join(filter(None, ("" if isinstance(nic.bdf, Unknown) else str(nic.bdf), kind)))
 
 
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def id_list(ids: Iterable[str]) -> str:
     """`GPU0-3, NIC0, NIC2`: runs of three and more of one kind are joined; the order given is kept."""
     kinds = groupby(ids, key=lambda device: device[:3])
@@ -102,9 +99,9 @@ def number_list(numbers: Sequence[int], prefix: str = "") -> str:
 def fabric_name(gpus: Sequence[Gpu]) -> str:
     """What the links between these GPUs are called; a name of no maker where the maker is not known."""
     vendors = {gpu.vendor for gpu in gpus}
-    if vendors == {_AMD}:
+    if vendors == {AMD}:
         return "XGMI"
-    return "NVLink" if vendors <= {_NVIDIA} else "GPU-GPU"
+    return "NVLink" if vendors <= {NVIDIA} else "GPU-GPU"
 
 
 def headline(machine: Machine) -> str:

@@ -27,11 +27,12 @@ from topoalloc.cli.picture.spelling import (
     nic_names,
     nic_second_line,
     node_memory_words,
-    plural,
 )
 from topoalloc.cli.picture.svg_elements import circle, group, lettering, number, path, rectangle, two_tone
+from topoalloc.sharing.settings import CORES_PER_GPU
 from topoalloc.topology.cpus import CpuSet
 from topoalloc.topology.machine import Gpu, LinkClass, NearestNics, Nic, Unknown
+from topoalloc.wording import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +168,7 @@ def gpu_svg(gpu: Gpu, rect: Rect, lines: ChipLines, nearest: NearestNics | None,
 
 def _use_bars(x: float, y: float, width: float, use: GpuUse) -> str:
     """Two grooves, filled from the left: cores above, memory below."""
-    fractions = (("cores", use.cores / 100), ("memory", use.memory_fraction))
+    fractions = (("cores", use.cores / CORES_PER_GPU), ("memory", use.memory_fraction))
     drawn = []
     for row, (name, fraction) in enumerate(fractions):
         drawn.append(rectangle(x, y + 11 * row, width, 7, "groove", 3.5))
@@ -187,7 +188,7 @@ def _gpu_tooltip(gpu: Gpu, nearest: NearestNics | None, use: GpuUse | None) -> s
     if gpu.mig:
         facts.append(plural(len(gpu.mig), "MIG device"))
     if use is not None:
-        facts.append(f"{use.cores} of 100 cores in use")
+        facts.append(f"{use.cores} of {CORES_PER_GPU} cores in use")
         if use.memory_fraction is not None:
             facts.append(f"{use.memory_fraction:.0%} of memory in use")
     return ", ".join(facts)

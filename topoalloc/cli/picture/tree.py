@@ -18,7 +18,6 @@ from topoalloc.cli.picture.spelling import (
     nic_names,
     nic_words,
     node_memory_words,
-    plural,
     printable,
     shortened,
     subtitle,
@@ -27,6 +26,7 @@ from topoalloc.cli.picture.unknowns import gap_words, gaps
 from topoalloc.topology.cpus import CpuSet
 from topoalloc.topology.links import nearest_nics
 from topoalloc.topology.machine import Gpu, Machine, NearestNics, Nic, Unknown, device_order
+from topoalloc.wording import plural
 
 LINE_CHARACTERS_MAX = 100
 _COLUMN_CHARACTERS_MAX = 30  # a longer model or name is shortened; the JSON has it whole

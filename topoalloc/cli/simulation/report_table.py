@@ -11,6 +11,7 @@ from topoalloc.cli.simulation.rehearsal import Rehearsal
 from topoalloc.kubelet.simulated.settings import KubeletSettings
 from topoalloc.topology.machine import Machine
 from topoalloc.topology.sizes import size_words
+from topoalloc.wording import plural
 
 HEADINGS = ("POD", "CONTAINER", "VERDICT", "GPUS", "NICS", "NUMA", "LINKS", "CPUS")
 NOTHING = "-"
@@ -37,9 +38,9 @@ def table_text(rehearsal: Rehearsal, settings: KubeletSettings, seed: int, machi
 
 def _heading(settings: KubeletSettings, seed: int, machine: Machine) -> str:
     models = Counter(gpu.model if isinstance(gpu.model, str) else "" for gpu in machine.gpus)
-    things = [f"{_counted(count, 'GPU')}{model and f' ({model})'}" for model, count in models.items()] or ["no GPU"]
-    things.append(_counted(len(machine.nics), "NIC"))
-    things.append(_counted(len(machine.numa_nodes), "NUMA node"))
+    things = [f"{plural(count, 'GPU')}{model and f' ({model})'}" for model, count in models.items()] or ["no GPU"]
+    things.append(plural(len(machine.nics), "NIC"))
+    things.append(plural(len(machine.numa_nodes), "NUMA node"))
     return f"{', '.join(things)}; policy {settings.policy}, scope {settings.scope}, seed {seed}"
 
 
@@ -74,7 +75,7 @@ def _gpus_cell(container: ContainerOutcome) -> str:
     for share in container.gpus:
         if not share.whole:
             memory = "" if share.memory_bytes is None else f" {size_words(share.memory_bytes)}"
-            parts.append(f"{share.id} {_counted(share.cores, 'core')}{memory}")
+            parts.append(f"{share.id} {plural(share.cores, 'core')}{memory}")
     return ", ".join(parts) or NOTHING
 
 
@@ -107,9 +108,5 @@ def _summary(pods: Sequence[PodOutcome]) -> str:
     admitted = sum(pod.admitted for pod in pods)
     reasons = Counter(pod.refusal.reason for pod in pods if pod.refusal is not None)
     refused = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items()))
-    text = f"{_counted(len(pods), 'pod')}: {admitted} admitted, {len(pods) - admitted} refused"
+    text = f"{plural(len(pods), 'pod')}: {admitted} admitted, {len(pods) - admitted} refused"
     return f"{text} ({refused})" if refused else text
-
-
-def _counted(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -10,6 +10,7 @@ from topoalloc.allocation.demand import ContainerDemand, Demand, demand_fault, d
 from topoalloc.sharing.inventory import Inventory, ResourceKind
 from topoalloc.sharing.settings import CORES_PER_GPU, NumaReporting
 from topoalloc.topology.machine import Unknown
+from topoalloc.wording import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ def shortfall(
         if free >= demand.whole_gpus:
             return _scattered(f"{free} whole GPUs were free{where}")
         lacking = demand.whole_gpus - free
-        return f"{_counted(lacking, 'more whole GPU')} would have had to be free{where} ({free} free)"
+        return f"{plural(lacking, 'more whole GPU')} would have had to be free{where} ({free} free)"
     fitting = [room.gpu for room in rooms if not any(_lacking(room, demand).values())]
     if fitting:
         return _scattered(f"{' and '.join(fitting)} had room{where}")
@@ -80,7 +81,3 @@ def _rooms(inventory: Inventory, in_use: frozenset[str], nodes: tuple[int, ...] 
         left = None if units is None else units - taken if cores else 0
         rooms.append(Room(gpu.id, cores, left, cores == CORES_PER_GPU and taken == 0))
     return rooms
-
-
-def _counted(count: int, words: str) -> str:
-    return f"{count} {words}" if count == 1 else f"{count} {words}s"
