@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests import handmade
 from tests.admission.spelling import app, init, mask, pod, sidecar, spelt
-from topoalloc.admission.cpu_topology import CpuPlace, CpuTopology, cpu_topology, places_of
+from topoalloc.admission.cpu_topology import CpuPlace, CpuTopology, cpu_topology
 from topoalloc.admission.cpus import (
     CpuManager,
     CpuOptions,
@@ -342,14 +342,6 @@ def test_a_machine_tells_cpus_and_nodes_and_each_cpu_is_its_own_core() -> None:
     assert seen.numa_nodes == (0, 1)
     assert seen.cpus_per_core == 1
     assert not seen.sockets_above_numa
-
-
-def test_sysfs_siblings_packages_and_nodes_give_places_and_offline_cpus_none() -> None:
-    pair, other = CpuSet.from_list("0,2"), CpuSet.from_list("1")
-
-    found = places_of({0: pair, 2: pair, 1: other}, {0: 0, 1: 0, 2: 0}, {4: CpuSet.from_list("0-3")})
-
-    assert found == {0: CpuPlace(0, 0, 4), 1: CpuPlace(1, 0, 4), 2: CpuPlace(0, 0, 4)}
 
 
 def test_cpus_of_inactive_pods_are_collected() -> None:

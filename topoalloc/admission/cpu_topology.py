@@ -82,19 +82,6 @@ class CpuTopology:
         return frozenset().union(*(self.sockets_of_numa_node.get(node, frozenset()) for node in nodes))
 
 
-def places_of(
-    siblings: Mapping[int, CpuSet], packages: Mapping[int, int], nodes: Mapping[int, CpuSet]
-) -> dict[int, CpuPlace]:
-    """Places from what sysfs tells: `thread_siblings_list` and `physical_package_id` of each CPU, `cpulist` of each
-    node. CPUs that any of the three leaves out (offline ones) are left out."""
-    return {
-        cpu: CpuPlace(core=min(siblings[cpu]), socket=packages[cpu], numa_node=node)
-        for node, cpus in nodes.items()
-        for cpu in cpus
-        if siblings.get(cpu) and cpu in packages
-    }
-
-
 def _grouped(pairs: Iterable[tuple[int, int]]) -> dict[int, CpuSet]:
     bits: dict[int, int] = {}
     for group, cpu in pairs:

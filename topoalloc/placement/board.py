@@ -45,11 +45,6 @@ class Board:
     pairings: Pairings = field(compare=False, repr=False)
     memo: dict[object, object] = field(default_factory=dict, compare=False, repr=False)
 
-    @property
-    def all_gpus(self) -> int:
-        """The mask of every GPU."""
-        return (1 << len(self.gpu_ids)) - 1
-
 
 def board_of(machine: Machine) -> Board:
     """The board of a machine. With 16 GPUs this takes about a second, with 8 about a millisecond."""
