@@ -170,7 +170,7 @@ def test_on_an_older_node_without_one_of_the_interfaces_whoever_is_admitted_has_
     [
         (["--seed", "-1"], "is no whole number of 0 or more"),
         (["--policy", "numa"], "invalid choice"),
-        (["--gpu-memory", "40G"], "has the unit 'G'"),
+        (["--gpu-memory", "40G"], "--gpu-memory: '40G' has the unit 'G'"),
         (["--kubelet-config", "/nothing"], "/nothing: cannot be read: No such file or directory"),
         (["--pods", "/nothing"], "/nothing: cannot be read: No such file or directory"),
     ],

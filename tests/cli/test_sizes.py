@@ -1,4 +1,4 @@
-"""Memory sizes given on a command line."""
+"""Memory sizes as people write and read them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topoalloc.cli.sizes import parse_size
 from topoalloc.errors import InputError
-from topoalloc.topology.sizes import SIZE_BYTES_MAX, size_words
+from topoalloc.topology.sizes import SIZE_BYTES_MAX, parse_size, size_words
 
 
 @pytest.mark.parametrize(

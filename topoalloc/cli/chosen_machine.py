@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from topoalloc.cli.sizes import parse_size
 from topoalloc.errors import InputError
 from topoalloc.topology.machine import Machine
+from topoalloc.topology.sizes import parse_size
 
 LIVE_SYSFS = "/sys"
 

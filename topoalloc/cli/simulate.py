@@ -11,13 +11,13 @@ from types import FrameType
 
 from topoalloc.admission.policy import Policy, Scope
 from topoalloc.agent.config import load_config
+from topoalloc.cli.chosen_machine import add_gpu_memory_argument, parse_gpu_memory
 from topoalloc.cli.simulation.rehearsal import rehearse
 from topoalloc.cli.simulation.report_json import json_text
 from topoalloc.cli.simulation.report_table import table_text
 from topoalloc.kubelet.simulated.configuration import Configured, read_configuration
 from topoalloc.kubelet.simulated.manifests import read_manifests
 from topoalloc.kubelet.simulated.settings import Behaviour, KubeletSettings
-from topoalloc.topology.sizes import parse_size
 from topoalloc.topology.sources import load_machine
 
 SEED_MAX = 2**63 - 1
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policy", choices=[policy.value for policy in Policy], help="topology manager policy")
     parser.add_argument("--scope", choices=[scope.value for scope in Scope], help="topology manager scope")
     parser.add_argument("--seed", type=_seed, default=0, metavar="N", help="for what a kubelet leaves to chance")
-    parser.add_argument("--gpu-memory", metavar="SIZE", help="memory per GPU where no source tells it, such as 80GiB")
+    add_gpu_memory_argument(parser)
     parser.add_argument(
         "--without",
         choices=INTERFACES,
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     configured = _configured(args)
     settings = configured.settings
     manifests = read_manifests(Path(args.pods))
-    gpu_memory_bytes = parse_size(args.gpu_memory) if args.gpu_memory is not None else config.gpu_memory_bytes
+    gpu_memory_bytes = parse_gpu_memory(args.gpu_memory) if args.gpu_memory is not None else config.gpu_memory_bytes
     machine = load_machine(args.sources, gpu_memory_bytes)
     behaviour = Behaviour(
         pods_api="pods-api" not in args.without,
