@@ -12,6 +12,7 @@ import grpc
 
 from topoalloc.admission.policy import NumaInfo
 from topoalloc.errors import MachineError
+from topoalloc.kubelet.plugin_directory import KUBELET_SOCKET, SOCKET_PATH_BYTES_MAX
 from topoalloc.kubelet.simulated.device_manager import DeviceManager, PluginCall
 from topoalloc.kubelet.simulated.exclusive import ExclusiveResources
 from topoalloc.kubelet.simulated.pod_resources import PodResourcesService
@@ -24,8 +25,6 @@ from topoalloc.pb import deviceplugin_v1beta1_pb2_grpc as plugin_grpc
 from topoalloc.pb import podresources_v1_pb2_grpc as resources_grpc
 from topoalloc.pb import pods_v1alpha1_pb2_grpc as pods_grpc
 
-KUBELET_SOCKET = "kubelet.sock"
-SOCKET_PATH_BYTES_MAX = 107  # sockaddr_un, less the final zero
 SERVER_THREADS_MAX = 16  # a Register waits for the plugin's answers meanwhile; an agent has a handful of resources
 STOP_LIMIT_S = 5.0  # a stopped server ends its calls at once; longer is a fault that must not hang the caller
 
