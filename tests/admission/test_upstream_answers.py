@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.admission import replay
+from tests.admission.replayed_node import NodeReplay
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -55,7 +56,7 @@ def test_the_device_manager_gives_the_same_hints_asks_the_same_and_chooses_what_
 @pytest.mark.parametrize("case", cases("admissions.json"))
 def test_whole_pods_are_admitted_and_refused_alike_with_the_same_words_and_resources(case: Any) -> None:
     request, answers = case["request"], case["answers"]
-    node = replay.NodeReplay(request)
+    node = NodeReplay(request)
 
     for step, told in zip(request["steps"], answers, strict=True):
         node.step(step, told)
