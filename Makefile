@@ -38,8 +38,8 @@ check: $(BIN)/.dev ## format, lint, types, import directions, generated code
 test: $(BIN)/.dev ## every test that takes seconds
 	$(BIN)/pytest -n auto -m "not slow" $(PYTEST_ARGS)
 
-test-slow: $(BIN)/.dev ## every test, with 10,000 examples per property (about an hour on two cores)
-	TOPOALLOC_SLOW=1 $(BIN)/pytest -n auto --timeout 7200 $(PYTEST_ARGS)
+test-slow: $(BIN)/.dev ## every test, with 10,000 examples per property (hours on two cores)
+	TOPOALLOC_SLOW=1 $(BIN)/pytest -n auto --timeout 7200 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 bench: $(BIN)/.dev ## speed and memory, printed and never judged
 	$(BIN)/pytest tests/bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:randomly $(PYTEST_ARGS)
