@@ -109,9 +109,11 @@ def test_more_than_is_free_is_refused_with_both_numbers(take: object) -> None:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> tuple[CpuTopology, CpuSet, int, int]:
-    threads = draw(st.sampled_from((1, 2)))
-    counts = [threads * draw(st.integers(1, 3)) for _ in range(draw(st.integers(1, 5)))]
-    topology = nodes_of(counts, threads, draw(st.sampled_from((1, 2))))
+    """Sockets of equal size: the kubelet judges a socket by the average size (CPUsPerSocket in
+    cpumanager/topology/topology.go) and can take too much of a larger one."""
+    threads, cores, per_socket = draw(st.sampled_from((1, 2))), draw(st.integers(1, 3)), draw(st.sampled_from((1, 2)))
+    counts = [threads * cores] * (per_socket * draw(st.integers(1, 3)))
+    topology = nodes_of(counts, threads, per_socket)
     available = CpuSet.of(draw(st.sets(st.sampled_from(list(topology.cpus)))))
     return topology, available, draw(st.integers(0, 8)), draw(st.sampled_from((0, 1, 2)))
 

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.hash_seeds import outputs_of
 from topoalloc.cli.main import main
+from topoalloc.kubelet.plugin_directory import DirectoryWatch
 
 MACHINES = Path(__file__).parent.parent / "machines"
 DGX_A100 = MACHINES / "dgx-a100-epyc-nps4-10nic.topo-m.txt"
@@ -100,14 +102,11 @@ def test_containers_of_a_refused_pod_are_those_that_had_been_given_devices(
     assert [one["name"] for one in half["containers"]] == ["c0"]
 
 
-def test_the_same_seed_gives_the_same_bytes(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_seed_gives_the_same_bytes_in_every_process(scratch: Path) -> None:
     mixed = [pod_yaml(f"p{n}", {CORE: 10 + n, MEMORY: 8, NIC: 1} if n % 2 else {CORE: 100}) for n in range(8)]
     pods = pods_file(scratch, *mixed)
-    outputs = []
-    for _ in range(2):
-        assert main(["simulate", "--node", str(DGX_A100), "--pods", pods, "--gpu-memory", "40GiB", "--seed", "3"]) == 0
-        outputs.append(capsys.readouterr().out)
-    assert outputs[0] == outputs[1]
+    arguments = ["--node", str(DGX_A100), "--pods", pods, "--gpu-memory", "40GiB", "--seed", "3"]
+    assert len(outputs_of("-m", "topoalloc", "simulate", *arguments)) == 1
 
 
 def test_a_kubelet_configuration_switches_the_static_cpu_manager_on(
@@ -224,6 +223,18 @@ def test_nothing_is_left_behind_after_success(scratch: Path) -> None:
     assert (done.returncode, left_in(scratch)) == (0, [])
 
 
+def wait_for_file(root: Path, pattern: str) -> None:
+    """Wait for a file whose directory is there already."""
+    (directory,) = root.glob(str(Path(pattern).parent)) if "/" in pattern else (root,)
+    watch = DirectoryWatch(directory)
+    watch.wait(0)  # from here on nothing is missed
+    end_s = time.monotonic() + END_LIMIT_S
+    while not list(root.glob(pattern)):
+        assert time.monotonic() < end_s, f"{pattern} was never there"
+        watch.wait(END_LIMIT_S)
+    watch.close()
+
+
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_nothing_is_left_behind_after_an_interruption(scratch: Path, sent: signal.Signals, status: int) -> None:
     many = json.dumps(
@@ -243,12 +254,12 @@ def test_nothing_is_left_behind_after_an_interruption(scratch: Path, sent: signa
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A test run in the background ignores interrupts, and a child inherits that.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509 - no threads here
     ) as running:
         try:
-            end_s = time.monotonic() + END_LIMIT_S
-            while not list(scratch.glob("topoalloc-*/device-plugins/kubelet.sock")) and running.poll() is None:
-                assert time.monotonic() < end_s
-                time.sleep(0.01)
+            for pattern in ("topoalloc-*", "topoalloc-*/device-plugins", "topoalloc-*/device-plugins/kubelet.sock"):
+                wait_for_file(scratch, pattern)
             running.send_signal(sent)
             out, err = running.communicate(timeout=END_LIMIT_S)
         finally:
