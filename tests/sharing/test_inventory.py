@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.handmade import GIB, UNTOLD, machine
+from tests.hash_seeds import outputs_of
 from topoalloc.pb import deviceplugin_v1beta1_pb2 as pb
 from topoalloc.sharing.inventory import (
     DEVICE_ID_CHARACTERS_MAX,
@@ -257,5 +258,7 @@ def test_ids_are_unique_across_resources_and_short_and_the_list_fits(
         assert list_bytes(resource.devices) == encoded_bytes(resource.devices) <= LIST_BYTES_MAX
 
 
-def test_the_same_machine_gives_the_same_ids_in_the_same_order():
-    assert list(served().devices) == list(served().devices)
+def test_the_same_machine_gives_the_same_ids_in_the_same_order_in_every_process():
+    code = "from tests.sharing.test_inventory import served; print(*served().devices)"
+
+    assert len(outputs_of("-c", code)) == 1
