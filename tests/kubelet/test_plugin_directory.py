@@ -70,17 +70,22 @@ def test_a_plain_file_has_no_mark(tmp_path: Path):
     assert mark_of(tmp_path / "kubelet.sock") is None
 
 
-def watched(watch: DirectoryWatch, change: threading.Thread) -> bool:
-    """Whether the watch wakes by what the thread does, long before its time is over."""
+def waiting(watch: DirectoryWatch) -> threading.Event:
+    """Let a thread wait on the watch; set when its wait is over."""
     woken = threading.Event()
 
     def wait() -> None:
         watch.wait(LONG_S)
         woken.set()
 
-    waiter = threading.Thread(target=wait, daemon=True)
+    threading.Thread(target=wait, daemon=True).start()
+    return woken
+
+
+def watched(watch: DirectoryWatch, change: threading.Thread) -> bool:
+    """Whether the watch wakes by what the thread does, long before its time is over."""
     watch.wait(0)  # the watch is set by the first wait, so the change cannot come too early
-    waiter.start()
+    woken = waiting(watch)
     change.start()
     change.join()
     return woken.wait(LONG_S / 3)
@@ -126,10 +131,17 @@ def test_a_directory_made_anew_is_watched_again(tmp_path: Path):
 
 def test_wake_ends_a_wait_even_before_it_began(tmp_path: Path):
     watch = DirectoryWatch(tmp_path)
+    watch.wait(0)
     watch.wake()
 
-    watch.wait(LONG_S)
+    assert waiting(watch).wait(LONG_S / 3)
+    watch.close()
 
+
+def test_wake_ends_a_wait_that_has_begun(tmp_path: Path):
+    watch = DirectoryWatch(tmp_path)
+
+    assert watched(watch, threading.Thread(target=watch.wake))
     watch.close()
 
 

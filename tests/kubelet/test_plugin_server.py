@@ -114,13 +114,25 @@ def test_a_lost_gpu_is_reported_unhealthy_and_never_dropped():
     assert [device.health for device in after.devices].count("Unhealthy") == 100
 
 
-def test_health_that_does_not_change_sends_nothing():
+@pytest.mark.parametrize("of_others", [frozenset(), frozenset({"not a key of this resource"})])
+def test_health_that_does_not_change_makes_no_new_list(of_others: frozenset[str]):
+    resource = core_resource()
+    devices = DeviceList(resource)
+    devices.set_unhealthy(frozenset({resource.devices[0].key}))
+    version, _ = devices.current()
+
+    devices.set_unhealthy(frozenset({resource.devices[0].key}) | of_others)
+
+    assert devices.current()[0] == version
+
+
+def test_a_stream_that_is_woken_without_a_new_list_sends_nothing():
     resource = core_resource()
     devices = DeviceList(resource)
     with served(resource, devices) as (server, stub):
         lists = lists_of(stub)
         lists.get(timeout=LIMIT_S)
-        devices.set_unhealthy(frozenset({"not a key of this resource"}))
+        devices.wake()
         server.stop()
 
         assert lists.get(timeout=LIMIT_S) is None

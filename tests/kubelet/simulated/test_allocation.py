@@ -281,7 +281,7 @@ def test_a_device_that_vanishes_during_its_allocate_crashes_the_kubelet(world: W
 
     def vanish(ids: frozenset[str]) -> ContainerAllocateResponse:
         plugin.send([one for one in plugin.devices if one.ID not in ids])
-        until(lambda: len(kubelet.devices.tables.listed[CORE].nodes) == 20 - len(ids))
+        until(kubelet, lambda: len(kubelet.devices.tables.listed[CORE].nodes) == 20 - len(ids))
         return granted(ids)
 
     plugin.grant = vanish
@@ -295,7 +295,7 @@ def test_a_device_that_turns_unhealthy_during_its_allocate_is_given_all_the_same
 
     def sicken(ids: frozenset[str]) -> ContainerAllocateResponse:
         plugin.send([device(one.ID, 0, healthy=one.ID not in ids) for one in plugin.devices])
-        until(lambda: len(kubelet.devices.tables.listed[CORE].healthy) == 20 - len(ids))
+        until(kubelet, lambda: len(kubelet.devices.tables.listed[CORE].healthy) == 20 - len(ids))
         return granted(ids)
 
     plugin.grant = sicken

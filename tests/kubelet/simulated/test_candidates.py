@@ -172,7 +172,7 @@ def test_an_unhealthy_device_is_no_candidate_and_the_healthy_rest_needs_no_quest
     kubelet, plugin = world.kubelet(SINGLE), world.plugin()
     world.served(kubelet, plugin)
     plugin.send([device("core-0-0", 0, healthy=False), *plugin.devices[1:10]])
-    until(lambda: len(kubelet.devices.tables.listed[CORE].nodes) == 10)
+    until(kubelet, lambda: len(kubelet.devices.tables.listed[CORE].nodes) == 10)
     admission = kubelet.admit(pod("a", core=9))
     assert given(admission) == all_of(0) - {"core-0-0"}
     assert plugin.asked == []

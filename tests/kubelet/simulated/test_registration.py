@@ -109,7 +109,7 @@ def test_when_the_stream_ends_the_devices_are_unhealthy_and_hints_refuse(world: 
     kubelet, plugin = world.kubelet(), world.plugin()
     world.served(kubelet, plugin)
     plugin.stop()
-    until(lambda: allocatable(kubelet) == (20, 0))
+    until(kubelet, lambda: allocatable(kubelet) == (20, 0))
     refused = kubelet.admit(pod("a", core=1)).refusal
     assert refused is not None and refused.reason == "TopologyAffinityError"
 
@@ -118,7 +118,7 @@ def test_when_the_stream_ends_without_a_policy_allocation_refuses(world: World) 
     kubelet, plugin = world.kubelet(NONE), world.plugin()
     world.served(kubelet, plugin)
     plugin.stop()
-    until(lambda: allocatable(kubelet) == (20, 0))
+    until(kubelet, lambda: allocatable(kubelet) == (20, 0))
     refused = kubelet.admit(pod("a", core=1)).refusal
     assert refused is not None and refused.message == f"{NO_DEVICES} {CORE}, which is unexpected"
 
@@ -127,7 +127,7 @@ def test_five_minutes_after_the_stream_ended_the_node_shows_nothing(world: World
     kubelet, plugin = world.kubelet(), world.plugin()
     world.served(kubelet, plugin)
     plugin.stop()
-    until(lambda: allocatable(kubelet) == (20, 0))
+    until(kubelet, lambda: allocatable(kubelet) == (20, 0))
     world.now_s += STOP_GRACE_PERIOD_S + 1
     assert kubelet.devices.capacity()[CORE] == (0, 0)
 
@@ -136,9 +136,9 @@ def test_a_plugin_that_comes_back_with_the_same_path_after_its_stream_ended_is_f
     kubelet, plugin = world.kubelet(), world.plugin()
     world.served(kubelet, plugin)
     plugin.stop()
-    until(lambda: allocatable(kubelet) == (20, 0))
+    until(kubelet, lambda: allocatable(kubelet) == (20, 0))
     world.served(kubelet, world.plugin())
-    until(lambda: allocatable(kubelet) == (20, 20))
+    until(kubelet, lambda: allocatable(kubelet) == (20, 20))
 
 
 def test_of_two_instances_the_newest_is_called_and_the_last_list_counts(world: World) -> None:
@@ -147,11 +147,11 @@ def test_of_two_instances_the_newest_is_called_and_the_last_list_counts(world: W
     world.served(kubelet, old)
     new = world.plugin(socket_name="new.sock", devices=on_two_nodes("core", 6))
     new.serve()
-    until(lambda: allocatable(kubelet) == (12, 12))
+    until(kubelet, lambda: allocatable(kubelet) == (12, 12))
     kubelet.admit(pod("a", core=1))
     assert (len(old.allocated), len(new.allocated)) == (0, 1)
     new.stop()
-    until(lambda: kubelet.notes and "ListAndWatch ended" in kubelet.notes[-1])
+    until(kubelet, lambda: bool(kubelet.notes) and "ListAndWatch ended" in kubelet.notes[-1])
     kubelet.admit(pod("b", core=1))
     assert (len(old.allocated), allocatable(kubelet)) == (1, (12, 12))
 
@@ -160,7 +160,7 @@ def test_a_list_over_4_mib_ends_the_stream(world: World) -> None:
     kubelet = world.kubelet(NONE)
     plugin = world.plugin(devices=[device(f"core-0-{number:018d}", 1) for number in range(100_000)])
     plugin.serve()
-    until(lambda: bool(kubelet.notes))
+    until(kubelet, lambda: bool(kubelet.notes))
     assert "ResourceExhausted" in kubelet.notes[-1]
     assert allocatable(kubelet) == (0, 0)
 
@@ -169,7 +169,7 @@ def test_an_unhealthy_device_lowers_allocatable_only(world: World) -> None:
     kubelet, plugin = world.kubelet(), world.plugin()
     world.served(kubelet, plugin)
     plugin.send([device("core-0-0", 0, healthy=False), *plugin.devices[1:]])
-    until(lambda: allocatable(kubelet) == (20, 19))
+    until(kubelet, lambda: allocatable(kubelet) == (20, 19))
 
 
 def test_a_restart_deletes_every_socket_but_keeps_other_files(world: World) -> None:

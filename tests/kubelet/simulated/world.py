@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -130,13 +129,9 @@ def by_container(entry: resources_wire.PodResources) -> dict[str, frozenset[str]
     return found
 
 
-def until(condition: object, limit_s: float = CALL_LIMIT_S) -> None:
-    """Poll a condition of another thread; there is nothing to wait on in a gRPC stream's end."""
-    assert callable(condition)
-    end_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < end_s, "did not happen in time"
-        time.sleep(0.005)
+def until(kubelet: SimulatedKubelet, condition: Callable[[], bool]) -> None:
+    """Wait for what the kubelet makes of a plugin's list or of its end."""
+    assert kubelet.devices.wait_until(lambda _: condition(), CALL_LIMIT_S), "did not happen in time"
 
 
 def allocatable(kubelet: SimulatedKubelet, resource: str = CORE) -> tuple[int, int]:
