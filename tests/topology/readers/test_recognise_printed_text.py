@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -34,6 +33,8 @@ BY_ENDING = {
     ".gpu-numa.txt": pci_list,
 }
 
+# All readers together need about a second; the square of 65,000 characters takes one pattern many minutes.
+HOSTILE_LIMIT_S = 120
 # Texts that tempt a pattern to cost the square of their length.
 HOSTILE = {
     "empty lines": "\n" * HEAD_LENGTH_MAX,
@@ -76,16 +77,15 @@ def test_a_reader_refuses_what_another_one_reads(name: str) -> None:
     assert readings == [reader_of(name)]
 
 
+@pytest.mark.timeout(HOSTILE_LIMIT_S)
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_hostile_text_is_refused_by_every_reader_within_a_second_or_two(what: str) -> None:
+def test_a_hostile_text_is_refused_by_every_reader_without_costing_its_square(what: str) -> None:
     text = HOSTILE[what]
     for reader in READERS:
-        started = time.monotonic()
         reader.recognise(text[:HEAD_LENGTH_MAX])
         refusal = reader.parse(text, "host.txt")
         assert isinstance(refusal, SourceRefusal)
         assert len(str(refusal)) < 400
-        assert time.monotonic() - started < 2, reader.__name__
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__.rsplit(".", 1)[-1])
