@@ -181,6 +181,14 @@ def test_where_there_was_room_it_is_the_kubelets_choice_that_failed() -> None:
     assert told.startswith("GPU0 and GPU1 and GPU2 and GPU3 had room on NUMA node 0, but the kubelet had taken other")
 
 
+def test_what_init_containers_leave_is_taken_at_every_attempt_so_their_requests_have_to_change() -> None:
+    amounts = {CORE_RESOURCE: "30", MEMORY_RESOURCE: "4"}
+    told = shortfall(checked_container("c", amounts, amounts), inventory(), [], (0,), from_init=True)
+    assert told is not None
+    assert "let each of them ask for just as much as this container" in told
+    assert "next attempt" not in told
+
+
 def test_a_request_that_makes_no_sense_has_no_remedy_in_free_devices() -> None:
     made = inventory()
     assert lacking(made, [], cores=150) is None

@@ -8,8 +8,9 @@ from itertools import combinations
 
 from topoalloc.admission.devices import Owner
 from topoalloc.admission.numa_mask import nodes_of
-from topoalloc.admission.pod import Container, is_extended
+from topoalloc.admission.pod import Container, device_requests, is_extended
 from topoalloc.admission.refusal import Refusal
+from topoalloc.allocation.demand import ContainerDemand, demand_fault, demand_of
 from topoalloc.cli.simulation.granted import GpuShare, Granted, granted
 from topoalloc.cli.simulation.remedy import remedy_of
 from topoalloc.cli.simulation.shortfall import shortfall
@@ -150,10 +151,26 @@ def _class_of(link: Link | None) -> str | None:
     return None if isinstance(link.pcie, Unknown) else link.pcie.name
 
 
+def _hopeless(admission: Admission, inventory: Inventory) -> str | None:
+    """What to ask for instead, where not even an empty node could serve a container; else None."""
+    for container in admission.pod.containers:
+        amounts = device_requests(container)
+        fault = demand_fault(inventory, demand_of(ContainerDemand(container.name, tuple(amounts.items())), inventory))
+        if fault is not None:
+            return fault
+        for resource in inventory.resources:
+            if amounts.get(resource.name, 0) > len(resource.devices):
+                return f"ask for less: the whole node has {len(resource.devices)} of {resource.name}"
+    return None
+
+
 def _remedy(admission: Admission, inventory: Inventory) -> str | None:
     """From the merge that was refused, from the kubelet's own counts, else from what is free on the GPUs."""
     if admission.refusal is None:
         return None
+    hopeless = _hopeless(admission, inventory)
+    if hopeless is not None:
+        return hopeless
     if admission.explanation is not None:
         return admission.explanation.remedy
     counted = remedy_of(admission.refusal)
@@ -163,7 +180,14 @@ def _remedy(admission: Admission, inventory: Inventory) -> str | None:
     container = next(one for one in admission.pod.containers if one.name == refused.container)
     hint = admission.affinities.get(container.name)
     nodes = None if hint is None or hint.mask is None else nodes_of(hint.mask)
-    return shortfall(container, inventory, _held(admission, container), nodes)
+    held, handed_on = _held(admission, container), _handed_on(admission, container)
+    return shortfall(container, inventory, held, nodes, from_init=handed_on)
+
+
+def _handed_on(admission: Admission, container: Container) -> bool:
+    """Whether ordinary init containers of the pod leave devices to this one (deviceplugin manager's devicesToReuse)."""
+    ended = {one.name for one in admission.pod.containers if one.init and not one.restartable}
+    return any(owner.container in ended - {container.name} for owner, ids in admission.devices.items() if ids)
 
 
 def _held(admission: Admission, container: Container) -> frozenset[str]:

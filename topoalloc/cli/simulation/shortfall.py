@@ -24,11 +24,17 @@ class Room:
 
 
 def shortfall(
-    container: Container, inventory: Inventory, in_use: Iterable[str], nodes: tuple[int, ...] | None
+    container: Container,
+    inventory: Inventory,
+    in_use: Iterable[str],
+    nodes: tuple[int, ...] | None,
+    *,
+    from_init: bool = False,
 ) -> str | None:
     """One line, or None where nothing being free would have helped and the refusal itself says what to ask for.
 
     `in_use` are the device ids that others hold. `nodes`: the NUMA nodes that the topology manager chose, None for any.
+    `from_init`: ordinary init containers of the pod leave devices to this one.
     """
     demand = demand_of(ContainerDemand(container.name, tuple(device_requests(container).items())), inventory)
     if demand.cores == 0 or demand_fault(inventory, demand) is not None:
@@ -41,12 +47,12 @@ def shortfall(
     if demand.whole_gpus:
         free = sum(room.untouched for room in rooms)
         if free >= demand.whole_gpus:
-            return _scattered(f"{free} whole GPUs were free{where}")
+            return _scattered(f"{free} whole GPUs were free{where}", from_init)
         lacking = demand.whole_gpus - free
         return f"{plural(lacking, 'more whole GPU')} would have had to be free{where} ({free} free)"
     fitting = [room.gpu for room in rooms if not any(_lacking(room, demand).values())]
     if fitting:
-        return _scattered(f"{' and '.join(fitting)} had room{where}")
+        return _scattered(f"{' and '.join(fitting)} had room{where}", from_init)
     if not rooms:
         return None
     nearest = min(rooms, key=lambda room: sorted(_lacking(room, demand).values(), reverse=True))
@@ -54,7 +60,12 @@ def shortfall(
     return f"{needed} would have had to be free on one GPU{where}; {nearest.gpu} comes nearest"
 
 
-def _scattered(there: str) -> str:
+def _scattered(there: str, from_init: bool) -> str:
+    if from_init:
+        return (
+            f"{there}, but the kubelet takes what the pod's init containers had before anything else, at every "
+            "attempt: let each of them ask for just as much as this container, or for no GPU"
+        )
     return f"{there}, but the kubelet had taken other devices: the same pod may be admitted at the next attempt"
 
 
