@@ -7,6 +7,7 @@ from topoalloc.admission.pod import Pod
 from topoalloc.admission.predicates import fit
 from topoalloc.admission.quantity import parse_quantity
 from topoalloc.admission.refusal import Refusal
+from topoalloc.topology.machine import Unknown
 
 ROOMY = {"cpu": 4000, "memory": 1 << 30, CORE: 8}
 
@@ -64,3 +65,10 @@ def test_too_many_pods_are_refused_first() -> None:
     refusal = fit(pod(app(cpu="9")), [pod(uid="a"), pod(uid="b")], ROOMY, pods_max=2)
 
     assert refusal == Refusal("OutOfpods", "Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2")
+
+
+def test_an_amount_that_is_unknown_is_not_checked_whatever_is_asked() -> None:
+    node = {**ROOMY, "cpu": Unknown("not told")}
+
+    assert fit(pod(app(cpu="9999999999", memory="1Gi")), [], node) is None
+    assert fit(pod(app(cpu="9999999999", memory="9Gi")), [], node) == fit(pod(app(memory="9Gi")), [], ROOMY)

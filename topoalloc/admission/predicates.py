@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from topoalloc.admission.pod import CPU, MEMORY, Pod, is_extended, pod_requests
 from topoalloc.admission.refusal import Refusal, out_of
+from topoalloc.topology.machine import Unknown
 
 PODS_MAX_DEFAULT = 110  # `maxPods` of the kubelet configuration
 EPHEMERAL_STORAGE = "ephemeral-storage"
@@ -17,22 +18,24 @@ FIRST_CHECKED = (CPU, MEMORY, EPHEMERAL_STORAGE)
 def fit(
     pod: Pod,
     others: Sequence[Pod],
-    allocatable: Mapping[str, int],
+    allocatable: Mapping[str, int | Unknown],
     *,
     pods_max: int = PODS_MAX_DEFAULT,
     devices_allocated: Mapping[str, int] | None = None,
 ) -> Refusal | None:
     """Whether the pod fits beside the `others` on the node; the first resource that does not is named.
 
-    `allocatable`: whole numbers by resource, cpu in thousandths. An extended resource that it lacks is not
-    checked at all. `devices_allocated`: devices given out by resource, the pod's own included, or None when the
-    pod holds none; allocatable is raised to it, so that pods placed before pass while a plugin is away.
+    `allocatable`: whole numbers by resource, cpu in thousandths. An extended resource that it lacks and an amount
+    that is unknown are not checked at all. `devices_allocated`: devices given out by resource, the pod's own
+    included, or None when the pod holds none; allocatable is raised to it, so that pods placed before pass while a
+    plugin is away.
     """
     if len(others) + 1 > pods_max:
         return out_of("pods", 1, len(others), pods_max)
     there = dict(allocatable)
     for resource, count in (devices_allocated or {}).items():
-        there[resource] = max(there.get(resource, 0), count)
+        shown = there.get(resource, 0)
+        there[resource] = shown if isinstance(shown, Unknown) else max(shown, count)
     used: dict[str, int] = {}
     for other in others:
         for resource, amount in _requests(other).items():
@@ -42,6 +45,8 @@ def fit(
         if is_extended(resource) and resource not in there:
             continue
         capacity, taken = there.get(resource, 0), used.get(resource, 0)
+        if isinstance(capacity, Unknown):
+            continue
         if asked[resource] > 0 and asked[resource] > capacity - taken:
             return out_of(resource, asked[resource], taken, capacity)
     return None

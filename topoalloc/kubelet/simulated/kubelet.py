@@ -23,7 +23,7 @@ from topoalloc.admission.refusal import Refusal
 from topoalloc.errors import InputError
 from topoalloc.kubelet.simulated.device_manager import DeviceManager, PluginCall
 from topoalloc.kubelet.simulated.exclusive import ExclusiveResources
-from topoalloc.kubelet.simulated.node_capacity import node_allocatable, with_unchecked
+from topoalloc.kubelet.simulated.node_capacity import node_allocatable, with_unknown
 from topoalloc.kubelet.simulated.pod_store import Phase, PodStore
 from topoalloc.kubelet.simulated.process import KubeletProcess, Sockets, Surroundings
 from topoalloc.kubelet.simulated.settings import Behaviour, KubeletSettings
@@ -193,7 +193,7 @@ class SimulatedKubelet:
         return fit(
             pod,
             others,
-            with_unchecked({**self._node, **shown}, pod),
+            with_unknown({**self._node, **shown}, pod),
             pods_max=UNLIMITED_PODS if self._settings.pods_max is None else self._settings.pods_max,
             devices_allocated=given_out if holds else None,
         )

@@ -7,7 +7,7 @@ from topoalloc.kubelet.simulated.settings import KubeletSettings
 from topoalloc.topology.machine import Machine, Unknown
 
 MILLI = 1000
-UNCHECKED = 2**62  # more than any pod asks for: stands for "the source does not say how much there is"
+_UNTOLD = Unknown("no source tells how much of it the node has")
 
 
 def node_allocatable(machine: Machine, settings: KubeletSettings) -> dict[str, int]:
@@ -25,7 +25,7 @@ def node_allocatable(machine: Machine, settings: KubeletSettings) -> dict[str, i
     return allocatable
 
 
-def with_unchecked(allocatable: dict[str, int], pod: Pod) -> dict[str, int]:
-    """Add what the pod asks for and the node's status does not name, so that the fit check passes over it."""
+def with_unknown(allocatable: dict[str, int], pod: Pod) -> dict[str, int | Unknown]:
+    """Add what the pod asks for and no source tells of the node, as unknown; the fit check passes over it."""
     asked = {name for name in (*pod_requests(pod), *pod.overhead) if not is_extended(name)}
-    return {**dict.fromkeys(asked, UNCHECKED), **allocatable}
+    return {**dict.fromkeys(asked, _UNTOLD), **allocatable}
