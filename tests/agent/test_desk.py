@@ -42,8 +42,8 @@ class WrittenEvidence:
     def listed_containers(self, *, patient: bool) -> tuple[ListedContainer, ...] | None:
         return self.containers
 
-    def kubelet_age_s(self) -> float:
-        return 3600.0
+    def kubelet_start(self) -> tuple[int, float]:
+        return 1, 3600.0
 
     def checkpoint_entries(self) -> tuple[CheckpointEntry, ...]:
         return ()

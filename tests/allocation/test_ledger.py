@@ -133,12 +133,21 @@ def test_an_unnamed_speaker_whose_pod_was_listed_before_is_not_the_new_pod():
     assert state.conversation is None
 
 
-def test_a_list_of_a_kubelet_that_has_just_started_disproves_nothing():
-    confirmed = state_of(APP, replace(YOUNG, confirmed=True))
+def test_a_kubelet_that_has_just_started_does_not_disprove_what_the_one_before_vouched_for():
+    confirmed = state_of(APP, replace(YOUNG, confirmed=True, kubelet=1))
 
-    state = listed(confirmed, replace(listing(("other", "app", {"c2"}), calls=9), partial=True))
+    state = listed(confirmed, replace(listing(("other", "app", {"c2"}), calls=9), partial=True, kubelet=2))
 
     assert state.holdings[APP].ids == {"c1"}
+
+
+def test_a_kubelet_that_has_just_started_disproves_what_it_vouched_for_itself():
+    shown = replace(listing(("pod", "app", {"c1"}), calls=9), partial=True, kubelet=2)
+    state = listed(state_of(APP, replace(YOUNG, confirmed=True, kubelet=1)), shown)
+
+    state = listed(state, replace(listing(("other", "app", {"c2"}), calls=9), partial=True, kubelet=2))
+
+    assert APP not in state.holdings
 
 
 def test_an_init_container_of_a_pod_that_is_gone_keeps_nothing():

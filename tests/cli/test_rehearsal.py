@@ -58,9 +58,10 @@ def faults_of(outcome: PodOutcome) -> list[str]:
     return faults
 
 
-def come_and_go(node: Node, chance: random.Random) -> tuple[dict[str, Admission], list[str]]:
-    """Admit pods, end some, restart the kubelet once; returns who runs at the end and every fault seen."""
+def come_and_go(node: Node, chance: random.Random) -> tuple[int, list[str]]:
+    """Admit pods, end some, restart the kubelet once; returns how many were admitted and every fault seen."""
     alive: dict[str, Admission] = {}
+    admitted = 0
     faults: list[str] = []
     resources = frozenset(resource.name for resource in node.agent.inventory.resources)
 
@@ -73,6 +74,7 @@ def come_and_go(node: Node, chance: random.Random) -> tuple[dict[str, Admission]
             faults += [f"{one.pod.name} did not survive the restart" for one in again if not one.admitted]
         admission = node.kubelet.admit(pod(chance, number))
         if admission.admitted:
+            admitted += 1
             faults += faults_of(outcome_of(admission, node.agent.inventory))
             alive[admission.pod.uid] = admission
         twice = [a & b for a, b in combinations(running(alive), 2) if a & b]
@@ -81,7 +83,7 @@ def come_and_go(node: Node, chance: random.Random) -> tuple[dict[str, Admission]
             gone = chance.choice(sorted(alive))
             del alive[gone]
             node.kubelet.finish(gone)
-    return alive, faults
+    return admitted, faults
 
 
 @pytest.mark.parametrize("policy", list(Policy))
@@ -91,9 +93,9 @@ def test_pods_come_and_go_and_the_kubelet_restarts(policy: Policy, pods_api: boo
     settings = KubeletSettings(policy=policy)
     chance = random.Random(f"{policy} {pods_api}")
     with running_node(machine(nvlinks=4), Config(), settings, behaviour, 1) as node:
-        alive, faults = come_and_go(node, chance)
+        admitted, faults = come_and_go(node, chance)
     assert faults == []
-    assert alive
+    assert admitted > PODS // 2
 
 
 def test_a_machine_with_nothing_to_serve_starts_and_ends() -> None:

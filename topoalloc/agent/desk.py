@@ -198,8 +198,9 @@ class Desk:
         ours = tuple(replace(item, ids=item.ids & known) for item in containers)
         # Until its pod sources are ready a new kubelet lists only the pods it has judged again; the pods API is silent
         # for as long.
-        partial = not self._roster_known and self._evidence.kubelet_age_s() < KUBELET_SETTLES_S
-        self._keep(listed(self._state, Listing(ours, self._state.calls, began_at_s, partial)))
+        kubelet, age_s = self._evidence.kubelet_start()
+        partial = not self._roster_known and age_s < KUBELET_SETTLES_S
+        self._keep(listed(self._state, Listing(ours, self._state.calls, began_at_s, partial, kubelet)))
         unsettled = any(not holding.confirmed for holding in self._state.holdings.values())
         self._next_list_at_s = began_at_s + (RECONCILE_SOON_S if unsettled else RECONCILE_LATER_S)
         return True

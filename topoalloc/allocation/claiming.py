@@ -308,6 +308,7 @@ def _granted(state: State, inventory: Inventory, claim: Claim, speaker: _Speaker
         granted_at_s=now_s,
         uid=speaker.uid,
         init=speaker.container.init if speaker.container else False,
+        kubelet=state.kubelet,
     )
     before = state.conversation
     listed = before is not None and before.owner == speaker.owner and before.listed

@@ -45,7 +45,10 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The ids one container holds. `confirmed`: seen in PodResources. `call` and `granted_at_s`: the last grant."""
+    """The ids one container holds. `confirmed`: seen in PodResources. `call` and `granted_at_s`: the last grant.
+
+    `kubelet`: the process that last vouched for it (any number that differs between its starts).
+    """
 
     ids: frozenset[str]
     confirmed: bool
@@ -53,6 +56,7 @@ class Holding:
     granted_at_s: float
     uid: str = ""
     init: bool = False
+    kubelet: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ class State:
     refused: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     unhealthy: frozenset[str] = frozenset()  # device keys
     pods_listed: frozenset[tuple[str, str]] | None = None  # by the latest list
+    kubelet: int = 0  # the process that made the latest list
     listed_at_call: int | None = None  # how many calls had come in before the latest list
     narrows: bool | None = None  # whether the kubelet has been seen to narrow candidates to NUMA nodes
 
@@ -112,14 +117,15 @@ class ListedContainer:
 class Listing:
     """A PodResources List: what it showed, and how many kubelet calls had come in when it began.
 
-    `partial`: the kubelet has just started and knows only the pods it has judged again so far, so what is missing says
-    nothing.
+    `partial`: the kubelet has just started and knows only the pods it has judged again so far, so what an earlier
+    `kubelet` vouched for may be missing for that reason.
     """
 
     containers: tuple[ListedContainer, ...]
     calls_before: int
     began_at_s: float
     partial: bool = False
+    kubelet: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,14 +197,20 @@ def listed(state: State, listing: Listing) -> State:
     for owner, holding in state.holdings.items():
         left_by_init = holding.init and (owner.namespace, owner.pod) in pods
         rest = holding.ids - taken
-        if owner not in shown and rest and (left_by_init or listing.partial or _too_young(holding, listing)):
+        unjudged = listing.partial and holding.kubelet != listing.kubelet
+        if owner not in shown and rest and (left_by_init or unjudged or _too_young(holding, listing)):
             table[owner] = replace(holding, ids=rest)
     for owner, ids in shown.items():
         table[owner] = _confirmed(state.holdings.get(owner), ids, taken, listing)
     before = pods if state.pods_listed is None else state.pods_listed
     talk = _going_on(_named(state.conversation, shown), pods - before)
     return replace(
-        state, holdings=_frozen(table), conversation=talk, pods_listed=pods, listed_at_call=listing.calls_before
+        state,
+        holdings=_frozen(table),
+        conversation=talk,
+        pods_listed=pods,
+        listed_at_call=listing.calls_before,
+        kubelet=listing.kubelet,
     )
 
 
@@ -247,10 +259,10 @@ def _too_young(holding: Holding, listing: Listing) -> bool:
 
 def _confirmed(known: Holding | None, ids: frozenset[str], taken: frozenset[str], listing: Listing) -> Holding:
     if known is None:
-        return Holding(ids, confirmed=True, call=0, granted_at_s=0.0)
+        return Holding(ids, confirmed=True, call=0, granted_at_s=0.0, kubelet=listing.kubelet)
     # A second half granted while the list was being made is not in it yet.
     kept = ids | (known.ids - taken) if _too_young(known, listing) else ids
-    return replace(known, ids=kept, confirmed=kept == ids)
+    return replace(known, ids=kept, confirmed=kept == ids, kubelet=listing.kubelet)
 
 
 def _named(conversation: Conversation | None, shown: Mapping[Owner, frozenset[str]]) -> Conversation | None:

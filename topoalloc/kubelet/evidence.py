@@ -61,10 +61,13 @@ class Evidence:
         patient = patient and POD_RESOURCES not in self._complaints
         return self._try(POD_RESOURCES, lambda: pod_resources.list_containers(patient=patient))
 
-    def kubelet_age_s(self) -> float:
-        """For how long the kubelet has had its socket; without one it has just begun, as far as anybody can tell."""
+    def kubelet_start(self) -> tuple[int, float]:
+        """A number of the running kubelet's own, and for how long it has had its socket (s).
+
+        Without a socket it has just begun, as far as anybody can tell.
+        """
         mark = mark_of(self._plugin_directory / KUBELET_SOCKET)
-        return 0.0 if mark is None else time.time() - mark.changed_ns / 1e9
+        return (0, 0.0) if mark is None else (mark.changed_ns, time.time() - mark.changed_ns / 1e9)
 
     def checkpoint_entries(self) -> tuple[CheckpointEntry, ...]:
         """Who holds what by the kubelet's checkpoint file."""
