@@ -21,7 +21,7 @@ WHOLE_CORES = [100, 200]
 
 @cache
 def small_node() -> Inventory:
-    inventory = inventory_of(machine(memory_bytes=2 * GIB, nvlinks=2), SharingSettings())
+    inventory = inventory_of(machine(switches=1, nics=2, memory_bytes=2 * GIB, nvlinks=2), SharingSettings())
     assert isinstance(inventory, Inventory)
     return inventory
 
