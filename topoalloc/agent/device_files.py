@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from types import MappingProxyType
 
-from topoalloc.sharing.edits import AMD_VENDOR, NVIDIA_VENDOR, DeviceFiles
+from topoalloc.sharing.edits import DeviceFiles
 from topoalloc.sharing.inventory import Inventory
 from topoalloc.topology.machine import Gpu, Nic
+from topoalloc.topology.pci_classes import AMD, NVIDIA
 
 # What every process that uses the driver opens; older drivers lack some of them.
 NVIDIA_SHARED = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
@@ -24,12 +25,12 @@ def device_files(inventory: Inventory, root: Path = Path("/")) -> DeviceFiles:
         vendors |= {gpu.vendor} if isinstance(gpu.vendor, str) else set()
     for nic, key in zip(inventory.machine.nics, inventory.nic_keys, strict=True):
         by_key[key] = _existing(root, _nic_paths(nic, root))
-    shared = (NVIDIA_SHARED if NVIDIA_VENDOR in vendors else ()) + (AMD_SHARED if AMD_VENDOR in vendors else ())
+    shared = (NVIDIA_SHARED if NVIDIA in vendors else ()) + (AMD_SHARED if AMD in vendors else ())
     return DeviceFiles(MappingProxyType(by_key), _existing(root, shared))
 
 
 def _gpu_paths(gpu: Gpu, root: Path) -> tuple[str, ...]:
-    if gpu.vendor == AMD_VENDOR:
+    if gpu.vendor == AMD:
         # udev names render nodes by address; their numbers follow the order of driver probing.
         link = root / f"dev/dri/by-path/pci-{gpu.bdf}-render"
         return (f"/dev/dri/{link.resolve().name}",) if link.exists() else ()

@@ -31,13 +31,24 @@ def register(kubelet_socket: Path, endpoint: str, resource: str, given_up: Calla
     )
     with unix_channel(kubelet_socket) as channel:
         call = RegistrationStub(channel).Register.future(request, timeout=REGISTER_TIMEOUT_S)
-        while True:  # ends with the call's own deadline at the latest
-            try:
-                call.result(timeout=GIVE_UP_PERIOD_S)
-                return
-            except grpc.FutureTimeoutError:
-                if given_up():
-                    call.cancel()
-                    raise KubeletError(f"registration of {resource} given up: the agent is stopping") from None
-            except grpc.RpcError as error:
-                raise KubeletError(f"registration of {resource} failed: {reason_of(error)}") from error
+        _wait(call, resource, given_up)
+
+
+def _wait(call: grpc.Future[pb.Empty], resource: str, given_up: Callable[[], bool]) -> None:
+    """Until the kubelet answers, the call's own deadline passes or the agent gives up."""
+    try:
+        while not _answered(call):
+            if given_up():
+                call.cancel()
+                raise KubeletError(f"registration of {resource} given up: the agent is stopping")
+    except grpc.RpcError as error:
+        raise KubeletError(f"registration of {resource} failed: {reason_of(error)}") from error
+
+
+def _answered(call: grpc.Future[pb.Empty]) -> bool:
+    """Whether the kubelet has answered within the next moment; raises what it answered if that was an error."""
+    try:
+        call.result(timeout=GIVE_UP_PERIOD_S)
+    except grpc.FutureTimeoutError:
+        return False
+    return True

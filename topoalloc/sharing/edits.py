@@ -21,8 +21,6 @@ from topoalloc.topology.machine import Unknown
 CORES_VARIABLE = "TOPOALLOC_CORES"
 WHOLE_GPUS_VARIABLE = "TOPOALLOC_WHOLE_GPUS"
 MEMORY_VARIABLE = "TOPOALLOC_MEMORY"
-NVIDIA_VENDOR = "10de"
-AMD_VENDOR = "1002"
 
 
 class Injection(StrEnum):
