@@ -12,7 +12,16 @@ from topoalloc.allocation.affinity import UNKNOWN_ALIGNMENT
 from topoalloc.allocation.asking import Preference, ask
 from topoalloc.allocation.claiming import Claim, Grant, ProofNeeded, Refusal, claim_devices, names_itself
 from topoalloc.allocation.demand import ContainerDemand, PodDemand
-from topoalloc.allocation.ledger import ListedContainer, Listing, Owner, State, double_use, listed
+from topoalloc.allocation.ledger import (
+    CheckpointEntry,
+    ListedContainer,
+    Listing,
+    Owner,
+    State,
+    double_use,
+    listed,
+    with_leftovers,
+)
 from topoalloc.allocation.vacancy import Question
 from topoalloc.placement.board import Board, board_of
 from topoalloc.sharing.inventory import Inventory, Resource
@@ -84,8 +93,14 @@ class Miniature:
         self.check()
 
     def crash(self) -> None:
-        """The agent is killed and rebuilds its ledger from PodResources."""
+        """The agent is killed and rebuilds its ledger from PodResources and the kubelet's checkpoint."""
         self.state = listed(State(), Listing(self._listing(), 0, self.now_s))
+        if self.habits.tells_pods:
+            entries = tuple(
+                CheckpointEntry(uid, name, frozenset().union(*record.ids.values()))
+                for (uid, name), record in self.records.items()
+            )
+            self.state = with_leftovers(self.state, entries, tuple(self.active.values()))
         self.check()
 
     def check(self) -> None:

@@ -106,7 +106,7 @@ def test_with_the_pods_api_nothing_is_given_twice_or_apart(
     run(Miniature(small_node(), Habits(skips=skips, overrules=overrules, aborts=aborts), seed), events)
 
 
-@given(EVENTS, st.integers(0, 2**32), CHANCE, CHANCE)
+@given(events_with(pods(halves=False)), st.integers(0, 2**32), CHANCE, CHANCE)
 def test_with_pod_resources_alone_nothing_is_given_twice_or_apart_while_questions_are_asked(
     events: list[tuple[str, object]], seed: int, overrules: float, aborts: float
 ):

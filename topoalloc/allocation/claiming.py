@@ -232,7 +232,12 @@ def _room_elsewhere(state: State, inventory: Inventory, devices: list[Device]) -
 def _fault_of_memory(inventory: Inventory, devices: list[Device], demand: Demand | None) -> str | None:
     """Memory of a share lies on one GPU; memory of whole GPUs on no more GPUs than are asked."""
     per_gpu = Counter(device.position for device in devices)
-    gpus_max = max(1, demand.whole_gpus) if demand else len(inventory.gpu_keys)
+    if demand is not None:
+        gpus_max = max(1, demand.whole_gpus)
+    else:
+        # An unnamed container: more than one GPU has can only be memory of whole GPUs, less is taken to be a share's.
+        most = max((units or 0 for units in inventory.memory_units), default=0)
+        gpus_max = 1 if len(devices) <= most else len(inventory.gpu_keys)
     if len(per_gpu) <= gpus_max:
         return None
     return (
