@@ -86,8 +86,10 @@ class Evidence:
         try:
             answer = question()
         except (KubeletError, ValueError) as error:  # ValueError: the channel was closed, the agent is ending
-            if self._complaints.get(source) != str(error):
-                self._complaints[source] = str(error)
+            # The call and its status code; the words behind them differ from one failure to the next.
+            kind = ":".join(str(error).split(":")[:2])
+            if self._complaints.get(source) != kind:
+                self._complaints[source] = kind
                 log.warning("%s: who is being admitted is inferred without it", error)
             return None
         if self._complaints.pop(source, None) is not None:
