@@ -201,7 +201,8 @@ class Desk:
         kubelet, age_s = self._evidence.kubelet_start()
         partial = not self._roster_known and age_s < KUBELET_SETTLES_S
         self._keep(listed(self._state, Listing(ours, self._state.calls, began_at_s, partial, kubelet)))
-        unsettled = any(not holding.confirmed for holding in self._state.holdings.values())
+        # What finished init containers leave over is never listed, so waiting for that would mean a List every second.
+        unsettled = any(not (holding.confirmed or holding.init) for holding in self._state.holdings.values())
         self._next_list_at_s = began_at_s + (RECONCILE_SOON_S if unsettled else RECONCILE_LATER_S)
         return True
 
