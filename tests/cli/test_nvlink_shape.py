@@ -9,8 +9,8 @@ from hypothesis import given
 
 from tests.cli.made_machines import cube_mesh, dgx, gpu, machine
 from tests.cli.random_machines import machines
-from topoalloc.cli.picture.nvlink import EvenFabric, nvlink_shape
 from topoalloc.topology.machine import Link, LinkClass, Machine, Unknown
+from topoalloc.topology.nvlink_shape import EvenFabric, nvlink_shape
 from topoalloc.topology.pci import PciAddress
 
 

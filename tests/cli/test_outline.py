@@ -8,8 +8,8 @@ from hypothesis import given
 
 from tests.cli.made_machines import NO_NODE, bare, cube_mesh, dgx, gpu, hostile, machine, nic, node, path, pci_tree
 from tests.cli.random_machines import machines
-from topoalloc.cli.picture.outline import Box, BoxKind, Room, devices_in, outline
 from topoalloc.topology.machine import LinkClass, Machine, Unknown
+from topoalloc.topology.outline import Box, BoxKind, Room, devices_in, outline
 
 _Shape = list["str | tuple[str, str | None, _Shape]"]
 

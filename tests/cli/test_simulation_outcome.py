@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from tests.handmade import GIB, machine
 from topoalloc.admission.pod import checked_container
 from topoalloc.admission.refusal import Refusal, out_of, unexpected
+from topoalloc.admission.remedy import remedy_of
+from topoalloc.allocation.shortfall import shortfall
 from topoalloc.cli.simulation.granted import GpuShare, granted
 from topoalloc.cli.simulation.outcome import ContainerOutcome, PairLink, PodOutcome, pair_links
 from topoalloc.cli.simulation.rehearsal import Rehearsal
-from topoalloc.cli.simulation.remedy import remedy_of
 from topoalloc.cli.simulation.report_table import table_text
-from topoalloc.cli.simulation.shortfall import shortfall
 from topoalloc.kubelet.simulated.settings import KubeletSettings
 from topoalloc.sharing.edits import DeviceFiles, Injection, edits_of
 from topoalloc.sharing.inventory import Inventory, InventoryRefusal, inventory_of

@@ -16,10 +16,10 @@ from tests.hash_seeds import outputs_of
 from topoalloc.cli.picture.blocks import Placed, Rect
 from topoalloc.cli.picture.floor_plan import floor_plan
 from topoalloc.cli.picture.lettering import Face, text_width
-from topoalloc.cli.picture.outline import Box, Room, devices_in
 from topoalloc.cli.picture.svg import svg_text
 from topoalloc.cli.picture.svg_parts import GpuUse
 from topoalloc.topology.machine import LinkClass, Machine
+from topoalloc.topology.outline import Box, Room, devices_in
 
 SVG = "{http://www.w3.org/2000/svg}"
 

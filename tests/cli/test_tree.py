@@ -7,9 +7,9 @@ from hypothesis import given
 
 from tests.cli.made_machines import ALL, cube_mesh, dgx, gpu, hostile, lone_vm, machine, node, pci_tree
 from tests.cli.random_machines import machines
-from topoalloc.cli.picture.spelling import model_words, reason_words
 from topoalloc.cli.picture.tree import LINE_CHARACTERS_MAX, tree_text
 from topoalloc.topology.machine import LinkClass, Machine, Unknown
+from topoalloc.topology.spelling import model_words, reason_words
 
 
 def test_the_tree_of_a_small_machine_reads_so() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from topoalloc.admission.hints import Hint, ProviderAnswer
-from topoalloc.admission.numa_mask import is_narrower, masks_in_order, nodes_of
+from topoalloc.admission.numa_mask import is_narrower, masks_in_order, nodes_of, width_then_value
 from topoalloc.admission.pod import HUGE_PAGES_PREFIX, MEMORY, Container, Pod, Qos, qos
 from topoalloc.admission.refusal import Refusal, unexpected
 from topoalloc.errors import InputError
@@ -95,6 +95,28 @@ def _fresh_node(node: int, totals: Mapping[str, int], reserved: Mapping[str, int
             raise InputError(f"NUMA node {node}: more {kind} is reserved than there is ({-allocatable} bytes too many)")
         tables[kind] = MemoryTable(allocatable, allocatable)
     return MemoryNode(tables, 1 << node)
+
+
+def restored(
+    allocatable: Mapping[int, Mapping[str, int]], blocks: Mapping[tuple[str, str], tuple[MemoryBlock, ...]]
+) -> MemoryState:
+    """The state of a kubelet that has given out these blocks: `allocatable` bytes of each kind per node.
+
+    Blocks of a kind that one of their nodes does not have are left out. In which order they were given is not told,
+    so those of the narrowest sets of nodes, which leave no choice, are taken first.
+    """
+    nodes = {
+        node: MemoryNode({kind: MemoryTable(size, size) for kind, size in tables.items()}, 1 << node)
+        for node, tables in sorted(allocatable.items())
+    }
+    kept = {
+        owner: tuple(b for b in given if b.mask and all(b.kind in allocatable.get(n, ()) for n in nodes_of(b.mask)))
+        for owner, given in sorted(blocks.items())
+    }
+    given_out = [block for given in kept.values() for block in given]
+    for block in sorted(given_out, key=lambda block: (width_then_value(block.mask), block.kind, block.size_bytes)):
+        _assign(nodes, block.kind, block.mask, block.size_bytes)
+    return MemoryState(nodes, {owner: given for owner, given in kept.items() if given})
 
 
 def totals_of(machine: Machine) -> dict[int, dict[str, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from topoalloc.cli.picture.outline import Box, Room
+from topoalloc.topology.outline import Box, Room
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from topoalloc.cli.picture.blocks import Block, Placed, Rect, flowed, framed, in_row, shifted, single, stacked
-from topoalloc.cli.picture.nvlink import NvlinkShape, nvlink_shape
-from topoalloc.cli.picture.outline import Box, Room, devices_in, outline
-from topoalloc.cli.picture.spelling import nic_second_line
 from topoalloc.topology.machine import Machine, Unknown
+from topoalloc.topology.nvlink_shape import NvlinkShape, nvlink_shape
+from topoalloc.topology.outline import Box, Room, devices_in, outline
+from topoalloc.topology.spelling import nic_second_line
 
 MARGIN = 40.0
 TITLE_HEIGHT = 88.0

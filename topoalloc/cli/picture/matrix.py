@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-from topoalloc.cli.picture.spelling import fabric_name, links_words, printable
 from topoalloc.topology.cpus import CpuSet
 from topoalloc.topology.machine import Gpu, Link, Machine, Nic, Unknown
 from topoalloc.topology.readers.topo_matrix import UNKNOWN_CELL
+from topoalloc.topology.spelling import fabric_name, links_words, printable
 
 _SELF = " X "
 _NO_AFFINITY = "N/A"

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from topoalloc.cli.picture.floor_plan import MARGIN, FloorPlan, floor_plan
 from topoalloc.cli.picture.lettering import text_width
-from topoalloc.cli.picture.outline import Box, Room, devices_by_id
-from topoalloc.cli.picture.spelling import fabric_name, headline, id_list, links_words, subtitle
 from topoalloc.cli.picture.svg_cables import cables_svg, shade, stroke_width
 from topoalloc.cli.picture.svg_elements import lettering, number, path, rectangle, style_sheet, xml_text
 from topoalloc.cli.picture.svg_parts import GpuUse, box_svg, chips_svg, room_svg
 from topoalloc.cli.picture.unknowns import Gap, gap_words, gaps
 from topoalloc.topology.links import nearest_nics
 from topoalloc.topology.machine import Machine, Unknown
+from topoalloc.topology.outline import Box, Room, devices_by_id
+from topoalloc.topology.spelling import fabric_name, headline, id_list, links_words, subtitle
 
 _WIDTH_MIN = 760.0
 _LEGEND_LINE = 26.0

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from topoalloc.cli.picture.blocks import Rect
 from topoalloc.cli.picture.floor_plan import BAR_DROP, BAR_HEIGHT, BAR_STEP, FloorPlan, arc_depth
-from topoalloc.cli.picture.nvlink import EvenFabric
-from topoalloc.cli.picture.spelling import links_words
 from topoalloc.cli.picture.svg_elements import group, lettering, number, path, rectangle
 from topoalloc.topology.machine import Link
+from topoalloc.topology.nvlink_shape import EvenFabric
+from topoalloc.topology.spelling import links_words
 
 _SHADES = ("s-few", "s-some", "s-many")
 _STRAND_PITCH_MAX = 5.0  # distance of the strands of one GPU's bundle

@@ -18,8 +18,12 @@ from topoalloc.cli.picture.floor_plan import (
     ChipLines,
 )
 from topoalloc.cli.picture.lettering import Face, first_fitting, text_width
-from topoalloc.cli.picture.outline import Box, BoxKind, Room
-from topoalloc.cli.picture.spelling import (
+from topoalloc.cli.picture.svg_elements import circle, group, lettering, number, path, rectangle, two_tone
+from topoalloc.sharing.settings import CORES_PER_GPU
+from topoalloc.topology.cpus import CpuSet
+from topoalloc.topology.machine import Gpu, LinkClass, NearestNics, Nic, Unknown
+from topoalloc.topology.outline import Box, BoxKind, Room
+from topoalloc.topology.spelling import (
     cpu_count_words,
     id_list,
     memory_words,
@@ -28,10 +32,6 @@ from topoalloc.cli.picture.spelling import (
     nic_second_line,
     node_memory_words,
 )
-from topoalloc.cli.picture.svg_elements import circle, group, lettering, number, path, rectangle, two_tone
-from topoalloc.sharing.settings import CORES_PER_GPU
-from topoalloc.topology.cpus import CpuSet
-from topoalloc.topology.machine import Gpu, LinkClass, NearestNics, Nic, Unknown
 from topoalloc.wording import plural
 
 

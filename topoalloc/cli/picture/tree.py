@@ -6,9 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from topoalloc.cli.picture.nvlink import NvlinkShape, nvlink_shape
-from topoalloc.cli.picture.outline import Box, Room, devices_by_id, outline
-from topoalloc.cli.picture.spelling import (
+from topoalloc.cli.picture.unknowns import gap_words, gaps
+from topoalloc.topology.cpus import CpuSet
+from topoalloc.topology.links import nearest_nics
+from topoalloc.topology.machine import Gpu, Machine, NearestNics, Nic, Unknown, device_order
+from topoalloc.topology.nvlink_shape import NvlinkShape, nvlink_shape
+from topoalloc.topology.outline import Box, Room, devices_by_id, outline
+from topoalloc.topology.spelling import (
     cpu_count_words,
     fabric_name,
     headline,
@@ -22,10 +26,6 @@ from topoalloc.cli.picture.spelling import (
     shortened,
     subtitle,
 )
-from topoalloc.cli.picture.unknowns import gap_words, gaps
-from topoalloc.topology.cpus import CpuSet
-from topoalloc.topology.links import nearest_nics
-from topoalloc.topology.machine import Gpu, Machine, NearestNics, Nic, Unknown, device_order
 from topoalloc.wording import plural
 
 LINE_CHARACTERS_MAX = 100

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from topoalloc.cli.picture.spelling import id_list, number_list, reason_words, shortened
 from topoalloc.topology.machine import Machine, Unknown
+from topoalloc.topology.spelling import id_list, number_list, reason_words, shortened
 
 _NODE = "node "
 _PAIR = "~"

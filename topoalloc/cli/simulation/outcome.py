@@ -10,10 +10,10 @@ from topoalloc.admission.devices import Owner
 from topoalloc.admission.numa_mask import nodes_of
 from topoalloc.admission.pod import Container, device_requests, is_extended
 from topoalloc.admission.refusal import Refusal
+from topoalloc.admission.remedy import remedy_of
 from topoalloc.allocation.demand import ContainerDemand, demand_fault, demand_of
+from topoalloc.allocation.shortfall import shortfall
 from topoalloc.cli.simulation.granted import GpuShare, Granted, granted
-from topoalloc.cli.simulation.remedy import remedy_of
-from topoalloc.cli.simulation.shortfall import shortfall
 from topoalloc.kubelet.simulated.device_manager import PluginCall
 from topoalloc.kubelet.simulated.environment import environment_of
 from topoalloc.kubelet.simulated.kubelet import Admission

@@ -8,20 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from topoalloc.admission.explain import Explanation, Supply, device_supply, explain
+from topoalloc.admission.explain import Explanation, explain
 from topoalloc.admission.hints import Hint, ProviderAnswer
-from topoalloc.admission.pod import Container, Pod, pod_limits, pod_requests
+from topoalloc.admission.pod import Container, Pod
 from topoalloc.admission.policy import NumaInfo, Policy, Scope, merge
+from topoalloc.admission.prediction import DEVICE_MANAGER, NO_AFFINITY, Answers, requested_supplies
 from topoalloc.admission.refusal import TOPOLOGY_AFFINITY, Refusal, unexpected
 from topoalloc.kubelet.simulated.device_manager import DeviceManager
 from topoalloc.kubelet.simulated.exclusive import ExclusiveResources
 from topoalloc.kubelet.simulated.settings import KubeletSettings
-
-DEVICE_MANAGER = "device manager"
-# With policy none no affinity is ever stored; what the allocators read then is the zero value.
-NO_AFFINITY = Hint(None, False)
-
-Answers = tuple[tuple[str, ProviderAnswer], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,15 +81,5 @@ class TopologyManager:
         return (answer for _, answer in answers)
 
     def _explain(self, pod: Pod, container: Container | None, answers: Answers) -> Explanation | None:
-        supplies = self._supplies(pod, container)
+        supplies = requested_supplies(self._devices.tables, self._exclusive.now, pod, container)
         return explain(self._settings.policy, self._settings.options, answers, self._numa, supplies)
-
-    def _supplies(self, pod: Pod, container: Container | None) -> dict[str, Supply]:
-        """What the nodes have and have free of the resources asked for."""
-        limits = pod_limits(pod) if container is None else container.limits
-        requests = pod_requests(pod) if container is None else container.requests
-        supplies = self._exclusive.supplies(requests)
-        for resource, quantity in limits.items():
-            if self._devices.knows(resource):
-                supplies[resource] = device_supply(self._devices.view(resource), quantity.value)
-        return supplies

@@ -42,7 +42,7 @@ def shortfall(
     core = inventory.resource(inventory.settings.core_resource)
     if core is None or core.numa is not NumaReporting.NODE:
         nodes = None  # the kubelet does not know where the GPUs are, so its choice of nodes binds none of them
-    rooms = _rooms(inventory, frozenset(in_use), nodes)
+    rooms = rooms_of(inventory, frozenset(in_use), nodes)
     where = "" if nodes is None else f" on NUMA node {','.join(str(node) for node in nodes)}"
     if demand.whole_gpus:
         free = sum(room.untouched for room in rooms)
@@ -76,7 +76,7 @@ def _lacking(room: Room, demand: Demand) -> dict[str, int]:
     }
 
 
-def _rooms(inventory: Inventory, in_use: frozenset[str], nodes: tuple[int, ...] | None) -> list[Room]:
+def rooms_of(inventory: Inventory, in_use: frozenset[str], nodes: tuple[int, ...] | None) -> list[Room]:
     """The GPUs on these nodes, with what nobody holds of them; a GPU held whole has no memory left either."""
     used: dict[tuple[str, ResourceKind], int] = {}
     for device_id in in_use:

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations
 
-from topoalloc.cli.picture.spelling import reason_words
 from topoalloc.topology.cpus import CpuSet
 from topoalloc.topology.machine import Gpu, Link, LinkClass, Machine, Nic, NumaNode, Unknown, device_order
 from topoalloc.topology.pci import PciAddress, PciPath
+from topoalloc.topology.spelling import reason_words
 
 BRIDGE_DEPTH_MAX = 16  # real machines stay below 8; what hangs deeper is drawn at this depth
 
