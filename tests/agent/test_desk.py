@@ -221,3 +221,15 @@ def test_two_containers_never_get_one_device() -> None:
         given.update(admitted(desk, CORE_RESOURCE, 40) | admitted(desk, MEMORY_RESOURCE, 4))
 
     assert set(given.values()) == {1}
+
+
+def test_at_debug_level_each_question_is_logged_with_its_candidates_per_gpu(caplog: pytest.LogCaptureFixture) -> None:
+    desk = desk_with(WrittenEvidence())
+    cores = resource(CORE_RESOURCE)
+    first_gpu = tuple(device.id for device in cores.devices if device.position == 0)
+
+    with caplog.at_level("DEBUG", "topoalloc.agent.desk"):
+        desk.prefer(cores, first_gpu, frozenset(first_gpu[:1]), 30)
+
+    key = INVENTORY.gpu_keys[0]
+    assert f"30 of [{key} x100], must include [{key} x1]: answered [{key} x30]" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -93,6 +94,7 @@ class Desk:
         reasons = preference.refusal or tuple(f"{name}={value}" for name, value in terms)
         guess = () if preference.guess is None else (f"unnamed: {preference.guess}",)
         _log_decision("GetPreferredAllocation", resource, preference.owner, preference.ids, (*reasons, *guess))
+        self._log_question(question, preference)
         return preference.ids
 
     def allocate(self, resource: Resource, ids: frozenset[str]) -> ContainerEdits:
@@ -150,6 +152,16 @@ class Desk:
         state, preference = ask(self._state, self._inventory, self._board, question, roster, alignment, self._clock_s())
         self._keep(state)
         return preference
+
+    def _log_question(self, question: Question, preference: Preference) -> None:
+        """What the kubelet offered and what was answered, per GPU and NIC (which of its ids they are says nothing)."""
+        if log.isEnabledFor(logging.DEBUG):
+            sets = (question.available, question.must_include, preference.ids)
+            offered, must, answered = (counted(self._inventory, ids) for ids in sets)
+            log.debug(
+                "asked %s for %s: %d of [%s], must include [%s]: answered [%s]",
+                *(question.resource.name, preference.owner, question.size, offered, must, answered),
+            )
 
     def _claim(self, claim: Claim) -> Grant | Refusal:
         """Judge a claim, asking the kubelet about each container in its way, in as many rounds as there can be."""
@@ -222,6 +234,13 @@ class Desk:
             if held:
                 self._next_list_at_s = min(self._next_list_at_s, self._last_call_at_s + RECONCILE_SOON_S)
                 self._lock.release()
+
+
+def counted(inventory: Inventory, ids: Collection[str]) -> str:
+    """Ids as `<device> x<count>` per physical device, in the order of the inventory."""
+    counts = Counter(inventory.devices[device].key for device in ids if device in inventory.devices)
+    keys = (*inventory.gpu_keys, *inventory.nic_keys)
+    return ", ".join(f"{key} x{counts[key]}" for key in keys if counts[key])
 
 
 def _log_decision(call: str, resource: Resource, owner: Owner, ids: Collection[str], reasons: tuple[str, ...]) -> None:
