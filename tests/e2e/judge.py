@@ -128,7 +128,7 @@ def nearest_class(machine: Machine, gpu: str) -> LinkClass | None:
 
 
 def specifications(node: Node) -> dict[tuple[str, str], dict[str, Any]]:
-    """(pod, container) -> the OCI specification as the kubelet and containerd asked for it, of containers that exist."""
+    """(pod, container) -> the OCI specification as containerd wrote it, of the containers that exist."""
     found = {}
     for file in (node.base / "run").glob("io.containerd.runtime.v2.task/k8s.io/*/config.json.asked"):
         spec = _json_of(file)

@@ -46,6 +46,17 @@ class PodResourcesOf:
             found.setdefault(device.resource_name, set()).update(device.device_ids)
         return {resource: frozenset(ids) for resource, ids in found.items()}
 
+    def allocatable_cpus(self) -> set[int]:
+        """The CPUs that the CPU Manager can give."""
+        answer = self._ask(lambda stub: stub.GetAllocatableResources(pb.AllocatableResourcesRequest(), timeout=10))
+        return set(answer.cpu_ids)
+
+    def memory_by_node(self) -> dict[int, int]:
+        """NUMA node -> bytes that the Memory Manager can give."""
+        answer = self._ask(lambda stub: stub.GetAllocatableResources(pb.AllocatableResourcesRequest(), timeout=10))
+        blocks = [block for block in answer.memory if block.memory_type == "memory"]
+        return {node.ID: block.size for block in blocks for node in block.topology.nodes}
+
     def _ask(self, call: Callable[[rpc.PodResourcesListerStub], T]) -> T:
         options = [("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", 64 << 20)]
         for attempt in range(TRIES_MAX):

@@ -20,7 +20,7 @@ from typing import Any
 
 from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.kubelet_files import KubeletSettings
-from tests.e2e.cluster.namespaces import House, Room, wait_for
+from tests.e2e.cluster.namespaces import House, wait_for
 from tests.e2e.cluster.node import Node
 from tests.e2e.cluster.numa_layout import layout_of
 from topoalloc.topology.machine import Machine
@@ -73,7 +73,7 @@ class Cluster:
     def _start(self, began_s: float) -> None:
         _, inside = self._house.cable()
         (self.base / "logs").mkdir()
-        self.control_plane = ControlPlane(self.base, Room(self._house.first), inside, self._extenders)
+        self.control_plane = ControlPlane(self.base, self._house.hall(), inside, self._extenders)
         self.control_plane.start()
         self.seconds["control plane"] = time.monotonic() - began_s
         layout = layout_of(self.machine)
@@ -93,8 +93,6 @@ class Cluster:
         folder = os.environ.get(LOGS_VARIABLE)
         if error is not None and folder:
             self.keep_logs(Path(folder) / self.base.name)
-        for node in self.nodes:
-            node.stop()
         self._house.__exit__()
 
     def keep_logs(self, folder: Path) -> None:

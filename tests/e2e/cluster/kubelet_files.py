@@ -10,7 +10,12 @@ from typing import Any
 from tests.e2e.cluster.numa_layout import LaidNode
 
 NUMA_NODES_WITHOUT_OPTION = 8
-NO_EVICTION = {"nodefs.available": "0%", "nodefs.inodesFree": "0%", "imagefs.available": "0%", "imagefs.inodesFree": "0%"}
+NO_EVICTION = {
+    "nodefs.available": "0%",
+    "nodefs.inodesFree": "0%",
+    "imagefs.available": "0%",
+    "imagefs.inodesFree": "0%",
+}
 EVICTION_MIB = 1
 RESERVED_MIB = 1023  # with the eviction threshold exactly 1 GiB, as the Memory Manager wants it
 

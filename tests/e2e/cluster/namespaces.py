@@ -65,6 +65,7 @@ class Room:
     """A mount namespace of one node; processes and network are shared by the house."""
 
     holder: int
+    children: list[subprocess.Popen[bytes]] = field(default_factory=list)  # of the whole house, waited for at its end
 
     def command(self, arguments: Sequence[str]) -> list[str]:
         return ["nsenter", "--target", str(self.holder), "--mount", "--net", "--pid", "--", *arguments]
@@ -92,6 +93,7 @@ class Room:
                 start_new_session=True,
                 env={**os.environ, **(env or {})},
             )
+        self.children.append(entered)
         return Process(name, log, keeper.child_of(entered.pid), entered, time.time())
 
     def mount(self, source: Path | str, target: Path | str) -> None:
@@ -108,6 +110,7 @@ class House:
     base: Path
     name: str
     _keeper: subprocess.Popen[bytes] | None = field(default=None, init=False)
+    _children: list[subprocess.Popen[bytes]] = field(default_factory=list, init=False)
     first: int = field(default=0, init=False)
 
     def __enter__(self) -> House:
@@ -126,24 +129,32 @@ class House:
         return self
 
     def __exit__(self, *_: object) -> None:
-        assert self._keeper is not None and self._keeper.stdin is not None
+        assert self._keeper is not None and self._keeper.stdin is not None and self._keeper.stdout is not None
         self._keeper.stdin.close()
+        self._keeper.stdout.close()
         self._keeper.wait()
+        for child in self._children:
+            child.wait()
+
+    def hall(self) -> Room:
+        """The mount namespace that every room begins as a copy of."""
+        return Room(self.first, self._children)
 
     def room(self) -> Room:
         """A new mount namespace, a copy of the house's."""
         hold = ["unshare", "--mount", "--propagation", "private", "sleep", "infinity"]
-        entered = subprocess.Popen(Room(self.first).command(hold), stdin=subprocess.DEVNULL, start_new_session=True)
+        entered = subprocess.Popen(self.hall().command(hold), stdin=subprocess.DEVNULL, start_new_session=True)
+        self._children.append(entered)
         holder = keeper.child_of(entered.pid)
         wait_for(lambda: Path(f"/proc/{holder}/comm").read_text().strip() == "sleep", 10, "a mount namespace")
-        return Room(holder)
+        return Room(holder, self._children)
 
     def cable(self) -> tuple[str, str]:
         """Join the house's network to this machine's; the addresses of (this machine, the house)."""
         third, fourth = divmod(os.getpid() % (254 * 64), 64)
         near, far = (f"{CABLE_NETWORK}.{third + 1}.{4 * fourth + host}" for host in (1, 2))
         outside = self.name[:15]
-        inside = Room(self.first)
+        inside = self.hall()
         for command in (
             ["ip", "link", "add", outside, "type", "veth", "peer", "name", "eth0", "netns", str(self.first)],
             ["ip", "addr", "add", f"{near}/30", "dev", outside],

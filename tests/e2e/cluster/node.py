@@ -13,7 +13,7 @@ from pathlib import Path
 from tests.e2e.cluster import keeper
 from tests.e2e.cluster.binaries import binary
 from tests.e2e.cluster.kubelet_files import KubeletSettings, kubelet_configuration
-from tests.e2e.cluster.namespaces import STOP_S, House, Process, Room, wait_for
+from tests.e2e.cluster.namespaces import House, Process, Room, wait_for
 from tests.e2e.cluster.numa_layout import LaidNode, meminfo, write_sysfs
 
 KUBELET_FOLDER = "/var/lib/kubelet"
@@ -223,7 +223,9 @@ oom_score = 0
 
     def kill_containers(self) -> None:
         """The whole tree below every shim of this node."""
-        self.room.run("pkill", "-KILL", "-f", f"containerd-shim-runc-v2.*{re.escape(str(self.containerd_socket))}", check=False)
+        self.room.run(
+            "pkill", "-KILL", "-f", f"containerd-shim-runc-v2.*{re.escape(str(self.containerd_socket))}", check=False
+        )
         for root in keeper.cgroup_hierarchies():
             for tasks in (root / self.cgroup).rglob("cgroup.procs"):
                 for pid in tasks.read_text().split():
@@ -242,8 +244,3 @@ oom_score = 0
 
     def _run(self, name: str, arguments: list[str], env: dict[str, str] | None = None) -> None:
         self.processes[name] = self.room.start(name, arguments, self.base / "logs" / f"{name}.log", env)
-
-    def stop(self) -> None:
-        for name in ("kubelet", "containerd"):
-            if name in self.processes and self.processes[name].alive():
-                self.processes[name].end(signal.SIGTERM, STOP_S)

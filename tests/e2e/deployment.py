@@ -1,0 +1,88 @@
+"""topoalloc on a test cluster as an operator puts it there: the manifests of deploy/, applied with kubectl."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.cluster.cluster import Cluster
+from tests.e2e.cluster.namespaces import wait_for
+from tests.e2e.cluster.node import Node
+from tests.e2e.pod_resources import PodResourcesOf
+from topoalloc.agent.config import parse_config
+from topoalloc.agent.process import inventory_for
+from topoalloc.sharing.inventory import Inventory
+
+KUSTOMIZE = Path(__file__).parents[2] / "deploy" / "kustomize"
+NAMESPACE = "topoalloc-system"
+IMAGE = "topoalloc:e2e"
+REGISTERED_S = 60.0
+ROLLED_OUT_S = 120.0
+
+
+@dataclass
+class Deployment:
+    """`config` are keys of the agent's configuration file beside the manifests' own."""
+
+    cluster: Cluster
+    config: Mapping[str, Any] = field(default_factory=dict)
+    image: str = IMAGE
+
+    def apply(self) -> None:
+        """Render the overlay for recorded machines with this machine and image, apply it, wait for the roll-out."""
+        folder = self.cluster.base / "deploy"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(KUSTOMIZE, folder)
+        self.write_overlay(folder)
+        self.cluster.kubectl("apply", "-k", str(folder / "e2e"))
+        self.wait_rolled_out()
+
+    def write_overlay(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def wait_rolled_out(self) -> None:
+        status = ("rollout", "status", "daemonset/topoalloc", f"--timeout={ROLLED_OUT_S:g}s")
+        self.cluster.kubectl("-n", NAMESPACE, *status)
+
+    def inventory(self) -> Inventory:
+        """What the agent should serve, by the product's own reckoning; its ids are the kubelet's to confirm."""
+        import yaml
+
+        return inventory_for(parse_config(yaml.safe_dump(dict(self.config)), "e2e"), self.cluster.machine)
+
+    def wait_registered(self, node: Node | None = None, timeout_s: float = REGISTERED_S) -> None:
+        """Until the kubelet has every id of every resource, and has told the API server."""
+        node = node or self.cluster.nodes[0]
+        wanted = {resource.name: frozenset(resource.ids) for resource in self.inventory().resources}
+        wait_for(lambda: self.kubelet_has(node, wanted), timeout_s, "every id at the kubelet")
+        for name, ids in wanted.items():
+            there = lambda name=name, ids=ids: self.cluster.allocatable(name, node.number) == len(ids)  # noqa: E731
+            wait_for(there, timeout_s, f"{name} at the API server", 0.2)
+
+    def kubelet_has(self, node: Node, wanted: Mapping[str, frozenset[str]]) -> bool:
+        there = PodResourcesOf(node.pod_resources).allocatable()
+        return all(there.get(name) == ids for name, ids in wanted.items())
+
+    def agent_pid(self, node: Node) -> int | None:
+        """The agent's process on a node, as this machine numbers it; None while there is none."""
+        for folder in Path("/proc").iterdir():
+            if not folder.name.isdigit():
+                continue
+            try:
+                words = (folder / "cmdline").read_bytes().split(b"\0")
+                groups = (folder / "cgroup").read_text()
+            except OSError:  # it ended
+                continue
+            if b"agent" in words[:4] and any(b"topoalloc" in word for word in words[:3]) and node.cgroup in groups:
+                return int(folder.name)
+        return None
+
+    def log(self, node: Node, container: str = "agent") -> str:
+        """Everything that container has said on this node, over its restarts and pods, in order of time."""
+        files = (node.base / "pods").glob(f"{NAMESPACE}_*/{container}/*.log")
+        return "".join(
+            file.read_text(errors="replace") for file in sorted(files, key=lambda file: file.stat().st_mtime)
+        )
