@@ -109,3 +109,13 @@ def test_every_key_is_explained_in_the_documentation():
     text = Path("docs/CONFIGURATION.md").read_text()
 
     assert [key for key in Config.__struct_fields__ if f"`{key}`" not in text] == []
+
+
+@pytest.mark.parametrize(("host_root", "sysfs"), [("/", "/sys"), ("/host", "/host/sys"), ("/host/", "/host/sys")])
+def test_the_nodes_sysfs_is_below_the_hosts_root(host_root: str, sysfs: str) -> None:
+    assert parse_config(f"host_root: {host_root}", "c.yaml").sysfs == sysfs
+
+
+def test_a_relative_root_of_the_host_is_refused() -> None:
+    with pytest.raises(InputError, match="host_root: 'host' is no absolute path"):
+        parse_config("host_root: host", "c.yaml")

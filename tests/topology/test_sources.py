@@ -15,7 +15,7 @@ from topoalloc.errors import InputError
 from topoalloc.topology.checks import check_machine
 from topoalloc.topology.machine import LinkClass, Unknown
 from topoalloc.topology.snapshot import dump
-from topoalloc.topology.sources import SOURCES_MAX, discover, load_machine
+from topoalloc.topology.sources import SOURCES_MAX, discover, is_sysfs_mounted, load_machine
 
 GIB = 1 << 30
 
@@ -115,3 +115,17 @@ def test_discovering_a_node_loads_none_of_the_formats_of_recorded_machines() -> 
     assert not modules & {"bz2", "lzma", "xml.parsers.expat", "tarfile", "topoalloc.topology.detect"}
     if not any(gpu.vendor == "10de" for gpu in discover().gpus):
         assert "pynvml" not in modules
+
+
+def test_the_hosts_devices_mounted_alone_are_a_live_sysfs() -> None:
+    """As in the DaemonSet: /sys/devices of the host at /host/sys/devices, and nothing at /host/sys."""
+    mounts = (
+        "24 30 0:22 / /sys ro,nosuid - sysfs sysfs rw\n"
+        "61 30 0:22 /devices /host/sys/devices ro,relatime - sysfs sysfs rw\n"
+        "62 30 8:1 /srv/tree /unpacked/sys rw - ext4 /dev/sda1 rw\n"
+    )
+
+    assert is_sysfs_mounted("/sys", mounts)
+    assert is_sysfs_mounted("/host/sys", mounts)
+    assert not is_sysfs_mounted("/unpacked/sys", mounts)
+    assert not is_sysfs_mounted("/host", mounts)

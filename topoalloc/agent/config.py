@@ -57,6 +57,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     gpu_memory: str | None = None
     injection: Literal["auto", "device-nodes", "envvar", "cdi", "none"] = "auto"
     cdi_kind: str = "nvidia.com/gpu"
+    host_root: str = "/"
     plugin_dir: str = "/var/lib/kubelet/device-plugins"
     pod_resources: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
     pods_api: str = "/var/lib/kubelet/pods-api/pods-api.sock"
@@ -66,6 +67,11 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     @property
     def gpu_memory_bytes(self) -> int | None:
         return None if self.gpu_memory is None else parse_size(self.gpu_memory)
+
+    @property
+    def sysfs(self) -> str:
+        """The folder where the node's own sysfs is seen."""
+        return f"{self.host_root.rstrip('/')}/sys"
 
     def sharing(self) -> SharingSettings:
         """The part that says how the machine is cut; raises InputError."""
@@ -122,6 +128,8 @@ def _known_keys(message: str) -> str:
 def _check_paths(config: Config) -> None:
     if not config.plugin_dir:
         raise InputError("plugin_dir: an agent without the kubelet's directory serves nobody")
+    if not config.host_root.startswith("/"):
+        raise InputError(f"host_root: {config.host_root!r} is no absolute path")
     if not _CDI_KIND.fullmatch(config.cdi_kind):
         raise InputError(f"cdi_kind: {config.cdi_kind!r} is no CDI kind; write one such as nvidia.com/gpu")
 

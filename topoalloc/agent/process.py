@@ -183,5 +183,5 @@ def _injecting(config: Config, inventory: Inventory, *, live: bool) -> Injecting
         injection = Injection.DEVICE_NODES if live else Injection.NONE
     else:
         injection = Injection(config.injection)
-    files = device_files(inventory) if live else DeviceFiles()
+    files = device_files(inventory, Path(config.host_root)) if live else DeviceFiles()
     return Injecting(injection, files, config.cdi_kind)

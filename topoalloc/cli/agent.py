@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--machine", metavar="PATH", action="extend", nargs="+", help="serve this recorded machine, not the live node"
     )
-    parser.add_argument("--sysfs", metavar="DIR", default="/sys", help="sysfs of the live node (default: /sys)")
+    parser.add_argument("--sysfs", metavar="DIR", help="sysfs of the live node (default: that of host_root)")
     parser.add_argument("--plugin-dir", metavar="DIR", help="the kubelet's device plugin directory")
     parser.add_argument("--pod-resources", metavar="SOCKET", help="the kubelet's PodResources socket")
     parser.add_argument("--pods-api", metavar="SOCKET", help="the kubelet's local pods API socket (1.37 and later)")
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     gpu_memory_bytes = parse_gpu_memory(args.gpu_memory) if args.gpu_memory else config.gpu_memory_bytes
 
     def scan() -> Machine:
-        return discover(args.sysfs, gpu_memory_bytes)
+        return discover(args.sysfs or config.sysfs, gpu_memory_bytes)
 
     machine = load_machine(args.machine, gpu_memory_bytes) if args.machine else scan()
     for warning in machine.warnings:

@@ -72,17 +72,23 @@ def _driver_readings(sysfs: Reading) -> list[Reading]:
 
 
 def _is_live(root: str) -> bool:
-    """Whether a sysfs is mounted at this very folder (proc_pid_mountinfo(5))."""
     real = os.path.realpath(root)
     try:
         with open("/proc/self/mountinfo", "rb") as file:  # noqa: PTH123
-            lines = file.read(_MOUNTS_BYTES_MAX).decode("utf-8", "replace").splitlines()
+            return is_sysfs_mounted(real, file.read(_MOUNTS_BYTES_MAX).decode("utf-8", "replace"))
     except OSError:
         return real == _SYS
-    for line in lines:
+
+
+def is_sysfs_mounted(root: str, mountinfo: str) -> bool:
+    """Whether a sysfs is mounted at this very folder, or its `devices` in it (proc_pid_mountinfo(5)).
+
+    The DaemonSet mounts no more of the host's /sys than is read, so not the folder itself.
+    """
+    for line in mountinfo.splitlines():
         mount, _, filesystem = line.partition(" - ")
         fields = mount.split()
-        if len(fields) > 4 and fields[4] == real and filesystem.startswith("sysfs "):
+        if len(fields) > 4 and fields[4] in (root, f"{root}/devices") and filesystem.startswith("sysfs "):
             return True
     return False
 
