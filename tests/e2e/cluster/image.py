@@ -42,6 +42,7 @@ _BASE_COMMAND = (
 _PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "cert")
 _COMMAND_TIMEOUT_S = 1800.0  # packages are fetched and compiled on whatever machine this is
 _LOG_LINES_SHOWN = 40
+_IMAGES_KEPT_MAX = 60  # a build makes about ten, of which a changed code repeats three
 
 
 def build_image(cache: Path | None = None) -> Path:
@@ -106,8 +107,10 @@ def _build(cache: Path, base: Path, archive: Path) -> None:
     ]
     _run(cache, [*build, *mounts, "--file=deploy/Dockerfile", f"--tag={IMAGE}", str(REPOSITORY)])
     _run(cache, [*buildah, "push", "--quiet", IMAGE, f"docker-archive:{part}:{IMAGE}"])
-    _run(cache, [*buildah, "rmi", "--prune", "--force"])
     part.rename(archive)
+    # Layers of earlier builds are what makes the next one fast; past some number they are only a burden.
+    if len(_run(cache, [*buildah, "images", "--all", "--quiet"]).split()) > _IMAGES_KEPT_MAX:
+        _run(cache, [*buildah, "rmi", "--prune", "--force"])
 
 
 def _buildah(cache: Path) -> list[str]:
