@@ -26,7 +26,9 @@ IMPORTERS = {
     "grpc": ("topoalloc/kubelet/", "topoalloc/agent/footprint.py"),
     "topoalloc.pb": ("topoalloc/kubelet/",),
     "yaml": ("topoalloc/yaml_documents.py",),
-    "msgspec": ("topoalloc/agent/config.py", "topoalloc/kubelet/"),
+    "msgspec": ("topoalloc/agent/config.py", "topoalloc/kubelet/", "topoalloc/cluster/api_objects.py"),
+    "kubernetes": ("topoalloc/cluster/api_server.py",),
+    "urllib3": ("topoalloc/cluster/api_server.py",),
     "tarfile": ("topoalloc/topology/readers/",),
 }
 BANNED_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc|manager)(_|\.py$)")

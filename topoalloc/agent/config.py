@@ -62,6 +62,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     pod_resources: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
     pods_api: str = "/var/lib/kubelet/pods-api/pods-api.sock"
     kubelet_config: str = "/var/lib/kubelet/config.yaml"
+    publish: tuple[Literal["labels", "annotation", "events"], ...] = ("labels", "annotation", "events")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from topoalloc.admission.pod import Container, device_requests
+from topoalloc.admission.pod import Container, Pod, device_requests
 from topoalloc.allocation.demand import ContainerDemand, Demand, demand_fault, demand_of
 from topoalloc.sharing.inventory import Inventory, ResourceKind
 from topoalloc.sharing.settings import CORES_PER_GPU, NumaReporting
@@ -21,6 +21,19 @@ class Room:
     cores: int
     memory_units: int | None
     untouched: bool
+
+
+def hopeless(pod: Pod, inventory: Inventory) -> str | None:
+    """What to ask for instead, where not even an empty node could serve a container; else None."""
+    for container in pod.containers:
+        amounts = device_requests(container)
+        fault = demand_fault(inventory, demand_of(ContainerDemand(container.name, tuple(amounts.items())), inventory))
+        if fault is not None:
+            return fault
+        for resource in inventory.resources:
+            if amounts.get(resource.name, 0) > len(resource.devices):
+                return f"ask for less: the whole node has {len(resource.devices)} of {resource.name}"
+    return None
 
 
 def shortfall(

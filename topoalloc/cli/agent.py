@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGHUP, end)
     config = load_config(args.config)
-    _log_to_stderr(config.log_level)
+    log_to_stderr(config.log_level)
     gpu_memory_bytes = parse_gpu_memory(args.gpu_memory) if args.gpu_memory else config.gpu_memory_bytes
 
     def scan() -> Machine:
@@ -89,7 +89,7 @@ def _sockets(args: argparse.Namespace, config: Config) -> Sockets:
     )
 
 
-def _log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str) -> None:
     logging.basicConfig(
         stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
     )

@@ -19,6 +19,7 @@ VERBS = {
     "record": "write a snapshot of this node, fit for a bug report",
     "simulate": "run pods on a recorded machine against the real agent and a simulated kubelet",
     "agent": "serve this node's GPUs and NICs to the kubelet",
+    "publish": "show this node's topology, and why its pods were rejected, in the cluster",
 }
 
 INTERRUPTED = 130  # 128 + SIGINT, as shells count

@@ -8,11 +8,10 @@ from itertools import combinations
 
 from topoalloc.admission.devices import Owner
 from topoalloc.admission.numa_mask import nodes_of
-from topoalloc.admission.pod import Container, device_requests, is_extended
+from topoalloc.admission.pod import Container, is_extended
 from topoalloc.admission.refusal import Refusal
 from topoalloc.admission.remedy import remedy_of
-from topoalloc.allocation.demand import ContainerDemand, demand_fault, demand_of
-from topoalloc.allocation.shortfall import shortfall
+from topoalloc.allocation.shortfall import hopeless, shortfall
 from topoalloc.cli.simulation.granted import GpuShare, Granted, granted
 from topoalloc.kubelet.simulated.device_manager import PluginCall
 from topoalloc.kubelet.simulated.environment import environment_of
@@ -151,26 +150,13 @@ def _class_of(link: Link | None) -> str | None:
     return None if isinstance(link.pcie, Unknown) else link.pcie.name
 
 
-def _hopeless(admission: Admission, inventory: Inventory) -> str | None:
-    """What to ask for instead, where not even an empty node could serve a container; else None."""
-    for container in admission.pod.containers:
-        amounts = device_requests(container)
-        fault = demand_fault(inventory, demand_of(ContainerDemand(container.name, tuple(amounts.items())), inventory))
-        if fault is not None:
-            return fault
-        for resource in inventory.resources:
-            if amounts.get(resource.name, 0) > len(resource.devices):
-                return f"ask for less: the whole node has {len(resource.devices)} of {resource.name}"
-    return None
-
-
 def _remedy(admission: Admission, inventory: Inventory) -> str | None:
     """From the merge that was refused, from the kubelet's own counts, else from what is free on the GPUs."""
     if admission.refusal is None:
         return None
-    hopeless = _hopeless(admission, inventory)
-    if hopeless is not None:
-        return hopeless
+    beyond = hopeless(admission.pod, inventory)
+    if beyond is not None:
+        return beyond
     if admission.explanation is not None:
         return admission.explanation.remedy
     counted = remedy_of(admission.refusal)

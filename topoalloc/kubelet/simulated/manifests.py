@@ -55,7 +55,7 @@ class _Collected:
             what = f"a pod {name!r} in namespace {namespace!r} was already defined in document {before}"
             raise place.at("metadata", "name").error(what)
         self.seen[namespace, name] = place.document.number
-        self.pods.append(_pod(name, namespace, spec))
+        self.pods.append(pod_of(name, namespace, spec))
 
 
 def read_manifests(path: Path) -> Manifests:
@@ -142,7 +142,8 @@ def _namespace(place: Place) -> str:
     return namespace.text()
 
 
-def _pod(name: str, namespace: str, spec: Place) -> Pod:
+def pod_of(name: str, namespace: str, spec: Place) -> Pod:
+    """The pod of a `spec`, with a uid made of its name. Raises InputError with the place of the fault."""
     if spec.value is None:
         raise spec.error("is missing")
     init = _containers(spec.at("initContainers"), init=True)

@@ -1,0 +1,1 @@
+"""What the API server is told about this node: labels, a readable picture, why a pod was rejected."""
