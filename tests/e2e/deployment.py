@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.namespaces import wait_for
 from tests.e2e.cluster.node import Node
@@ -41,7 +43,22 @@ class Deployment:
         self.wait_rolled_out()
 
     def write_overlay(self, folder: Path) -> None:
-        raise NotImplementedError
+        """What an operator changes: the image, the configuration, and here the machine. The base stays as it is."""
+        name, _, tag = self.image.partition(":")
+        overlay = {
+            "apiVersion": "kustomize.config.k8s.io/v1beta1",
+            "kind": "Kustomization",
+            "resources": ["../overlays/recorded-machine"],
+            "images": [{"name": "topoalloc", "newName": name, "newTag": tag}],
+        }
+        (folder / "e2e").mkdir()
+        (folder / "e2e" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
+        shutil.copyfile(self.cluster.machine_path, folder / "components" / "recorded-machine" / "machine")
+        file = folder / "base" / "config.yaml"
+        file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **self.all_keys()}))
+
+    def all_keys(self) -> dict[str, Any]:
+        return {"gpu_memory": self.cluster.gpu_memory, "log_level": "debug", **self.config}
 
     def wait_rolled_out(self) -> None:
         status = ("rollout", "status", "daemonset/topoalloc", f"--timeout={ROLLED_OUT_S:g}s")
@@ -49,14 +66,12 @@ class Deployment:
 
     def inventory(self) -> Inventory:
         """What the agent should serve, by the product's own reckoning; its ids are the kubelet's to confirm."""
-        import yaml
-
-        return inventory_for(parse_config(yaml.safe_dump(dict(self.config)), "e2e"), self.cluster.machine)
+        return inventory_for(parse_config(yaml.safe_dump(self.all_keys()), "e2e"), self.cluster.machine)
 
     def wait_registered(self, node: Node | None = None, timeout_s: float = REGISTERED_S) -> None:
         """Until the kubelet has every id of every resource, and has told the API server."""
         node = node or self.cluster.nodes[0]
-        wanted = {resource.name: frozenset(resource.ids) for resource in self.inventory().resources}
+        wanted = {resource.name: frozenset(device.id for device in resource.devices) for resource in self.inventory().resources}
         wait_for(lambda: self.kubelet_has(node, wanted), timeout_s, "every id at the kubelet")
         for name, ids in wanted.items():
             there = lambda name=name, ids=ids: self.cluster.allocatable(name, node.number) == len(ids)  # noqa: E731
