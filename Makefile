@@ -6,10 +6,10 @@ PROTOS := $(wildcard proto/topoalloc/pb/*.proto)
 DEMO_MACHINE := tests/machines/dgx-a100-epyc-nps4-10nic.topo-m.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help dev check test test-slow bench demo proto check-proto
+.PHONY: help dev check test test-slow bench demo proto check-proto e2e-components
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(BIN)/.run: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { echo "no venv: install Debian's python3-venv"; exit 1; }
@@ -36,10 +36,14 @@ check: $(BIN)/.dev ## format, lint, types, import directions, generated code
 	@$(MAKE) --no-print-directory check-proto
 
 test: $(BIN)/.dev ## every test that takes seconds
-	$(BIN)/pytest -n auto -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/pytest -n auto -m "not slow and not e2e" $(PYTEST_ARGS)
 
-test-slow: $(BIN)/.dev ## every test, with 10,000 examples per property (hours on two cores)
-	TOPOALLOC_SLOW=1 $(BIN)/pytest -n auto --timeout 7200 -o faulthandler_timeout=0 $(PYTEST_ARGS)
+test-slow: $(BIN)/.dev ## every test but end to end, with 10,000 examples per property (hours on two cores)
+	TOPOALLOC_SLOW=1 $(BIN)/pytest -n auto -m "not e2e" --timeout 7200 -o faulthandler_timeout=0 $(PYTEST_ARGS)
+
+# COMPONENTS="oracle" builds only that; COMPONENTS="kubelet-1.36" the kubelet of an earlier minor release.
+e2e-components: ## build a real Kubernetes, containerd and the oracle (needs Go; half an hour the first time)
+	@$(PYTHON) tests/e2e/components/build.py $(COMPONENTS)
 
 bench: $(BIN)/.dev ## speed and memory, printed and never judged
 	$(BIN)/pytest tests/bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:randomly $(PYTEST_ARGS)
