@@ -51,6 +51,7 @@ class NodeView:
         self._listing = Pacing(first_s=0.0)
         self._containers: tuple[ContainerUse, ...] | None = None
         self._allocatable: Allocatable | None = None
+        self._before: Occupancy | None = None
         self._listed_at_s = self._answered_at_s = float("-inf")
         self._next_health_s = float("-inf")
         self._failing = False
@@ -77,6 +78,7 @@ class NodeView:
         try:
             self._allocatable = self._client.allocatable()
             if listing:
+                self._before = self.occupancy()
                 self._containers, self._listed_at_s = self._client.containers(), now_s
                 self._listing = self._listing.succeeded(now_s, self._pace)
         except KubeletError as error:
@@ -118,7 +120,13 @@ class NodeView:
 
     def state(self) -> NodeState | None:
         """The kubelet's managers as they are now, or None."""
-        occupancy = self.occupancy()
+        return self._state_of(self.occupancy())
+
+    def state_before(self) -> NodeState | None:
+        """The same one List earlier, or None."""
+        return self._state_of(self._before)
+
+    def _state_of(self, occupancy: Occupancy | None) -> NodeState | None:
         return None if occupancy is None else node_state(self.inventory, occupancy, self._cpu_options())
 
     def rules(self) -> Rules | None:

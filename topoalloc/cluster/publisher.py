@@ -238,7 +238,8 @@ class Publisher:
         for one in self._waiting:
             fresh = self._view.looked_at_s() > one.seen_s or now_s - one.seen_s >= self._paces.explain_wait_s
             if one.event is None and fresh:
-                note = note_of(one.rejection, self._view.state(), self._view.rules(), self._view.inventory)
+                view = self._view
+                note = note_of(one.rejection, view.state(), view.rules(), view.inventory, view.state_before())
                 if note is None:
                     continue
                 one.event = event_object(one.rejection, note, self._node, _rfc3339(self._wall_s()))

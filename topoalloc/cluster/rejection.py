@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from topoalloc.admission.explain import Supply
+from topoalloc.admission.explain import Explanation, Supply
 from topoalloc.admission.numa_mask import nodes_of, width_then_value
 from topoalloc.admission.pod import CPU, HUGE_PAGES_PREFIX, MEMORY, Container, Pod
 from topoalloc.admission.prediction import NodeState, Prediction, Rules, predict, requested_supplies
@@ -52,34 +52,49 @@ class Rejection:
         return self.reason == UNEXPECTED and PLUGIN_SPOKE not in self.message
 
 
-def note_of(rejection: Rejection, state: NodeState | None, kubelet: Rules | None, inventory: Inventory) -> str | None:
+def note_of(
+    rejection: Rejection,
+    state: NodeState | None,
+    kubelet: Rules | None,
+    inventory: Inventory,
+    before: NodeState | None = None,
+) -> str | None:
     """The event's text, at most NOTE_BYTES_MAX bytes; None where there is nothing to add.
 
-    `state` and `kubelet` are None where the node or the kubelet's configuration cannot be read.
+    `state` and `kubelet` are None where the node or the kubelet's configuration cannot be read. `before` is the state
+    as it was last seen before the rejection, for when the pod would fit now.
     """
     refusal = Refusal(rejection.reason, rejection.message.removeprefix(STATUS_PREFIX))
+    judged_alone = refusal.reason == TOPOLOGY_AFFINITY.reason
     try:
-        parts = _parts(rejection, refusal, state, kubelet, inventory)
+        if judged_alone:
+            parts = _topology_parts(rejection.pod, state, kubelet, inventory, before)
+        else:
+            parts = _allocation_parts(rejection.pod, refusal, state, inventory)
     except InputError as error:
         # A machine or pod that the rules do not cover: more NUMA nodes than are enumerated, for one.
-        parts = [_UNTOLD.format(error)] if refusal.reason == TOPOLOGY_AFFINITY.reason else []
+        parts = [_UNTOLD.format(error)] if judged_alone else []
     return _fitting(". ".join(part for part in parts if part)) if parts else None
 
 
-_FITS_NOW = (
-    "The pod would fit now, as far as PodResources tells; at the time no set of NUMA nodes could serve all that it "
-    "asks for together. What was in the way may have been freed since: create the pod again"
-)
 _UNTOLD = "No set of NUMA nodes could serve what the pod asks for; which resource was in the way cannot be told: {}"
+_FITS_NOW = (
+    "It would fit now as far as PodResources tells. At the time no set of NUMA nodes could serve all that it asks for "
+    "together; what was in the way may have been freed since: create the pod again"
+)
 
 
-def _parts(
-    rejection: Rejection, refusal: Refusal, state: NodeState | None, kubelet: Rules | None, inventory: Inventory
+def _allocation_parts(pod: Pod | None, refusal: Refusal, state: NodeState | None, inventory: Inventory) -> list[str]:
+    """Of a pod whose NUMA nodes were settled: what one of the allocators lacked."""
+    remedy = (hopeless(pod, inventory) if pod is not None else None) or remedy_of(refusal)
+    if remedy is None:
+        return []
+    return [remedy, "" if state is None or pod is None else _free(state, pod, None)]
+
+
+def _topology_parts(
+    pod: Pod | None, state: NodeState | None, kubelet: Rules | None, inventory: Inventory, before: NodeState | None
 ) -> list[str]:
-    pod = rejection.pod
-    if refusal.reason != TOPOLOGY_AFFINITY.reason:
-        remedy = (hopeless(pod, inventory) if pod is not None else None) or remedy_of(refusal)
-        return [] if remedy is None else [remedy, "" if state is None or pod is None else _free(state, pod, None)]
     if pod is None:
         return [_UNTOLD.format("the pod's spec could not be read")]
     beyond = hopeless(pod, inventory)
@@ -89,28 +104,35 @@ def _parts(
         return [_UNTOLD.format("the kubelet's configuration cannot be read on this node")]
     if state is None:
         return [_UNTOLD.format("the kubelet's PodResources does not answer")]
-    return _judged(pod, state, predict(state, pod, kubelet))
-
-
-def _judged(pod: Pod, state: NodeState, prediction: Prediction) -> list[str]:
-    container = next((one for one in pod.containers if one.name == prediction.container), None)
-    where = "" if container is None or len(pod.containers) == 1 else f"container {container.name}: "
+    prediction = predict(state, pod, kubelet)
     if prediction.explanation is not None:
-        said = [where + prediction.explanation.sentence, prediction.explanation.remedy]
-        resources = [demand.resource for demand in prediction.explanation.conflict]
-        return [*said, _free(state, pod, container, resources)]
+        return _explained(pod, state, prediction, prediction.explanation)
+    earlier = None if before is None else predict(before, pod, kubelet)
+    if before is not None and earlier is not None and earlier.explanation is not None:
+        return [*_explained(pod, before, earlier, earlier.explanation), "It would fit now: create the pod again"]
     if prediction.refusal is None:
-        return [
-            _FITS_NOW,
-            _free(state, pod, None),
-        ]
+        return [_FITS_NOW, _free(state, pod, None)]
     why = remedy_of(prediction.refusal) or prediction.refusal.message
-    now = "At the time no set of NUMA nodes could serve what the pod asks for; now its NUMA nodes fit, but"
-    return [f"{now} {where}{why}", _free(state, pod, container)]
+    now = "At the time no set of NUMA nodes could serve what the pod asks for; now one can, but"
+    return [f"{now} {_where(pod, prediction)}{why}", _free(state, pod, _refused(pod, prediction))]
+
+
+def _explained(pod: Pod, state: NodeState, prediction: Prediction, explanation: Explanation) -> list[str]:
+    said = f"{_where(pod, prediction)}{explanation.sentence}; {explanation.remedy}"
+    return [said, _free(state, pod, _refused(pod, prediction), [one.resource for one in explanation.conflict])]
+
+
+def _refused(pod: Pod, prediction: Prediction) -> Container | None:
+    return next((one for one in pod.containers if one.name == prediction.container), None)
+
+
+def _where(pod: Pod, prediction: Prediction) -> str:
+    """Which of several containers it was."""
+    return f"container {prediction.container}: " if prediction.container and len(pod.containers) > 1 else ""
 
 
 def _free(state: NodeState, pod: Pod, container: Container | None, first: Sequence[str] = ()) -> str:
-    """`Free by NUMA node: cpu 0: 3 of 16, 1: 12 of 16; ...`, the resources in `first` alone where there are any."""
+    """`Free by NUMA node: cpu 3/16 on 0, 12/16 on 1; ...`, the resources in `first` alone where there are any."""
     supplies = requested_supplies(state.devices, state.exclusive, pod, container)
     names = [name for name in first if name in supplies] or sorted(supplies)
     shown = [words for name in names if (words := _places(name, supplies[name]))][:RESOURCES_SHOWN_MAX]
@@ -122,7 +144,7 @@ def _places(resource: str, supply: Supply) -> str:
         return ""  # devices that are on several nodes, or on none, are free nowhere in particular
     masks = sorted(supply.total, key=width_then_value)
     parts = [
-        f"{nodes_of(mask)[0]}: {_amount(resource, supply.free, mask)} of {_amount(resource, supply.total, mask)}"
+        f"{_amount(resource, supply.free, mask)}/{_amount(resource, supply.total, mask)} on {nodes_of(mask)[0]}"
         for mask in masks[:PLACES_SHOWN_MAX]
     ]
     more = [f"and {len(masks) - PLACES_SHOWN_MAX} more"] if len(masks) > PLACES_SHOWN_MAX else []
