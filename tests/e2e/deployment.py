@@ -71,11 +71,19 @@ class Deployment:
     def wait_registered(self, node: Node | None = None, timeout_s: float = REGISTERED_S) -> None:
         """Until the kubelet has every id of every resource, and has told the API server."""
         node = node or self.cluster.nodes[0]
-        wanted = {resource.name: frozenset(device.id for device in resource.devices) for resource in self.inventory().resources}
+        wanted = {
+            resource.name: frozenset(device.id for device in resource.devices)
+            for resource in self.inventory().resources
+        }
         wait_for(lambda: self.kubelet_has(node, wanted), timeout_s, "every id at the kubelet")
         for name, ids in wanted.items():
             there = lambda name=name, ids=ids: self.cluster.allocatable(name, node.number) == len(ids)  # noqa: E731
             wait_for(there, timeout_s, f"{name} at the API server", 0.2)
+
+    def wanted(self) -> dict[str, frozenset[str]]:
+        """Resource -> every id of it."""
+        resources = self.inventory().resources
+        return {resource.name: frozenset(device.id for device in resource.devices) for resource in resources}
 
     def kubelet_has(self, node: Node, wanted: Mapping[str, frozenset[str]]) -> bool:
         there = PodResourcesOf(node.pod_resources).allocatable()

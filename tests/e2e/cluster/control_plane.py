@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import secrets
+import ssl
 import subprocess
+import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tests.e2e.cluster.binaries import binary
 from tests.e2e.cluster.keeper import SERVICE_ADDRESS
@@ -15,6 +18,7 @@ from tests.e2e.cluster.namespaces import Process, Room, wait_for
 
 SERVICE_RANGE = "10.96.0.0/24"
 START_S = 90.0
+REQUEST_S = 30.0
 NODES_MAX = 4
 # Users of the token file: (user, groups). Nodes are added by name.
 ADMIN = ("admin", "system:masters")
@@ -68,6 +72,7 @@ class ControlPlane:
         """Run kubectl as administrator; its output. Raises RuntimeError with what it complained of."""
         done = subprocess.run(
             [str(binary("kubectl")), "--kubeconfig", str(self.kubeconfig), *arguments],
+            check=False,
             input=text,
             capture_output=True,
             text=True,
@@ -75,6 +80,15 @@ class ControlPlane:
         if check and done.returncode != 0:
             raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
         return done.stdout
+
+    def request(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """One call of the API as administrator, without kubectl's start; raises urllib.error.HTTPError."""
+        headers = {"Authorization": f"Bearer {self.tokens['admin']}", "Content-Type": "application/json"}
+        data = None if body is None else json.dumps(body).encode()
+        asked = urllib.request.Request(f"https://{self.address}{path}", data, headers, method=method)
+        trusted = ssl.create_default_context(cafile=f"{self.base}/pki/ca.crt")
+        with urllib.request.urlopen(asked, timeout=REQUEST_S, context=trusted) as answer:
+            return json.load(answer)
 
     def write_kubeconfig(self, path: Path, user: str, address: str = SERVICE_ADDRESS) -> None:
         cluster = {"server": f"https://{address}:443", "certificate-authority": f"{self.base}/pki/ca.crt"}
@@ -96,21 +110,24 @@ class ControlPlane:
         names = f"IP:{SERVICE_ADDRESS},IP:{self.address},IP:127.0.0.1,DNS:localhost,DNS:kubernetes.default.svc"
         new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
         _quiet([*new, "-subj", "/CN=e2e-ca", "-keyout", f"{pki}/ca.key", "-out", f"{pki}/ca.crt"])
-        _quiet(
-            [*new, "-subj", "/CN=kube-apiserver", "-addext", f"subjectAltName={names}", "-CA", f"{pki}/ca.crt"]
-            + ["-CAkey", f"{pki}/ca.key", "-keyout", f"{pki}/server.key", "-out", f"{pki}/server.crt"]
-        )
+        signed = ["-CA", f"{pki}/ca.crt", "-CAkey", f"{pki}/ca.key", "-addext", f"subjectAltName={names}"]
+        written = ["-keyout", f"{pki}/server.key", "-out", f"{pki}/server.crt"]
+        _quiet([*new, "-subj", "/CN=kube-apiserver", *signed, *written])
         _quiet(["openssl", "genrsa", "-out", f"{pki}/accounts.key", "2048"])
         _quiet(["openssl", "rsa", "-in", f"{pki}/accounts.key", "-pubout", "-out", f"{pki}/accounts.pub"])
 
     def _etcd(self) -> list[str]:
         client, peer = "http://127.0.0.1:2379", "http://127.0.0.1:2380"
-        return (
-            ["etcd", f"--data-dir={self.base}/etcd", "--log-level=warn"]
-            + [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
-            + [f"--listen-peer-urls={peer}", f"--initial-advertise-peer-urls={peer}"]
-            + [f"--initial-cluster=default={peer}"]
-        )
+        return [
+            "etcd",
+            f"--data-dir={self.base}/etcd",
+            "--log-level=warn",
+            f"--listen-client-urls={client}",
+            f"--advertise-client-urls={client}",
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster=default={peer}",
+        ]
 
     def _api_server(self) -> list[str]:
         pki = self.base / "pki"
@@ -158,6 +175,6 @@ class ControlPlane:
 
 
 def _quiet(arguments: Sequence[str]) -> None:
-    done = subprocess.run(arguments, capture_output=True, text=True)
+    done = subprocess.run(arguments, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{arguments[0]}: {done.stderr.strip()}")

@@ -62,7 +62,7 @@ def remove_cgroups(name: str) -> None:
         for top in left:
             for folder, _, _ in os.walk(top, topdown=False):
                 with contextlib.suppress(OSError):
-                    os.rmdir(folder)
+                    Path(folder).rmdir()
         time.sleep(CGROUP_PAUSE_S)
 
 

@@ -74,6 +74,7 @@ class Room:
         """Run to its end; the output. Raises RuntimeError with what it said."""
         done = subprocess.run(
             self.command(arguments),
+            check=False,
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,

@@ -1,13 +1,13 @@
 #!/usr/bin/python3 -IS
 """runc for made-up machines: leaves out the CPU and memory node sets, which do not exist here, and runs the real runc.
 
-What the kubelet asked for is kept beside the bundle's config.json as config.json.asked; of an update the last
-resources are kept as resources.asked in the folder named by TOPOALLOC_E2E_UPDATES, where it is set.
+What the kubelet asked for is kept beside the bundle's config.json as config.json.asked.
 """
 
 import json
 import os
 import sys
+from pathlib import Path
 
 RUNC = "/usr/sbin/runc"
 
@@ -22,18 +22,15 @@ def without_cpus(spec):
 
 arguments = sys.argv[1:]
 if "create" in arguments and "--bundle" in arguments:
-    path = os.path.join(arguments[arguments.index("--bundle") + 1], "config.json")
-    with open(path) as file:
-        spec = json.load(file)
-    with open(path + ".asked", "w") as file:
-        json.dump(spec, file)
-    with open(path, "w") as file:
-        json.dump(without_cpus(spec), file)
+    path = Path(arguments[arguments.index("--bundle") + 1]) / "config.json"
+    asked = path.read_text()
+    path.with_name("config.json.asked").write_text(asked)
+    path.write_text(json.dumps(without_cpus(json.loads(asked))))
 elif "update" in arguments:
-    asked = sys.stdin.buffer.read()
-    if asked:
+    update = sys.stdin.buffer.read()
+    if update:
         reading, writing = os.pipe()
-        os.write(writing, json.dumps(without_cpus(json.loads(asked))).encode())
+        os.write(writing, json.dumps(without_cpus(json.loads(update))).encode())
         os.close(writing)
         os.dup2(reading, 0)
 os.execv(RUNC, [RUNC, *arguments])
