@@ -178,6 +178,9 @@ def _contents(children: Sequence[Box | str], facts: _Facts, detail: Detail, nest
     lines.extend(_nic_lines(nics, facts, detail, LINE_BYTES_MAX - len(indent)))
     lines = [indent + line for line in lines]
     for box in boxes:
+        if len(box.children) == 1:  # a host bridge with one switch: the switch says it all
+            lines.extend(_contents(box.children, facts, detail, nest))
+            continue
         lines.append(indent + _box_words(box))
         lines.extend(_contents(box.children, facts, detail, nest + 1))
     return lines
