@@ -23,6 +23,7 @@ NAMESPACE = "topoalloc-system"
 IMAGE = "topoalloc:e2e"
 REGISTERED_S = 60.0
 ROLLED_OUT_S = 120.0
+AGENT_START_S = 60.0
 
 
 @dataclass
@@ -103,9 +104,17 @@ class Deployment:
                 return int(folder.name)
         return None
 
+    def wait_agent(self, node: Node, other_than: int | None = None, timeout_s: float = AGENT_START_S) -> int:
+        """The agent's process, once there is one (and another one)."""
+        return wait_for(lambda: _other(self.agent_pid(node), other_than), timeout_s, f"an agent on {node.name}")
+
     def log(self, node: Node, container: str = "agent") -> str:
         """Everything that container has said on this node, over its restarts and pods, in order of time."""
         files = (node.base / "pods").glob(f"{NAMESPACE}_*/{container}/*.log")
         return "".join(
             file.read_text(errors="replace") for file in sorted(files, key=lambda file: file.stat().st_mtime)
         )
+
+
+def _other(pid: int | None, than: int | None) -> int | None:
+    return None if pid == than else pid

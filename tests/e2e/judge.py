@@ -41,7 +41,7 @@ def faults(cluster: Cluster, node: Node) -> list[Fault]:
     specs = specifications(node)
     found = held_twice(listed)
     for (pod, name), held in listed.items():
-        found += [Fault(pod, name, text) for text in _apart(held.devices)]
+        found += [Fault(pod, name, text) for text in apart(held.devices)]
         spec = specs.get((pod, name))
         if spec is not None:
             found += [Fault(pod, name, text) for text in _lies(held, environment(spec))]
@@ -64,7 +64,8 @@ def key_of(device: str) -> str:
     return device.rpartition("-")[0]
 
 
-def _apart(devices: Mapping[str, tuple[str, ...]]) -> list[str]:
+def apart(devices: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """What is wrong with the cores and memory of one container, if anything."""
     cores = Counter(map(key_of, devices.get(CORE, ())))
     memory = Counter(map(key_of, devices.get(MEMORY, ())))
     texts = []
