@@ -53,6 +53,20 @@ def simulated(capsys: pytest.CaptureFixture[str], arguments: Sequence[str]) -> d
 SHARE = {CORE: 30, MEMORY: 32, NIC: 1}
 
 
+def test_a_configuration_with_log_level_debug_prints_what_the_kubelet_offered_and_what_was_answered(
+    scratch: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pods = pods_file(scratch, pod_yaml("share", SHARE))
+    config = scratch / "config.yaml"
+    config.write_text("log_level: debug\n")
+    arguments = ["--node", str(DGX_A100), "--pods", pods, "--gpu-memory", "40GiB", "--config", str(config)]
+    assert main(["simulate", *arguments]) == 0
+    asked = [line for line in capsys.readouterr().err.splitlines() if ": asked " in line]
+    resources = sorted(line.partition(": asked ")[2].partition(" for default/share/c0: ")[0] for line in asked)
+    assert resources == sorted(SHARE)
+    assert all(", must include []: answered [" in line for line in asked)
+
+
 def test_a_share_and_two_whole_gpus_on_a_dgx_land_next_to_their_nics(
     scratch: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,9 @@ REMOVAL_PAUSE_S = 0.05
 DIRECTORY_PREFIX = "topoalloc-"
 TEMPORARY_PATH_BYTES_MAX = 40  # leaves room for socket names within the 107 bytes of a unix socket's path
 SHORT_TEMPORARY = Path("/tmp")  # noqa: S108 -- mkdtemp makes a private directory in it
+LOG_FORMAT = (
+    "%(levelname)-7s %(name)s: %(message)s"  # the agent's own without the time of day, which means nothing here
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +55,13 @@ def rehearse(
 ) -> Rehearsal:
     """Admit the pods in their order. Raises InputError for a configuration that cannot be served on the machine.
 
-    Nothing of it stays behind: sockets and checkpoint lie in a private directory that is removed at the end.
+    Nothing of it stays behind: sockets and checkpoint lie in a private directory that is removed at the end. With
+    `log_level: debug` the agent's log goes to stderr: what the kubelet offered and what was answered.
     """
     # Pods come faster here than any scheduler sends them, so the limit on PodResources would mislead.
     behaviour = behaviour or Behaviour(limits_requests=False)
-    with _warnings_of_agent() as warnings, running_node(machine, config, settings, behaviour, seed) as node:
+    debug = config.log_level == "debug"
+    with _warnings_of_agent(debug) as warnings, running_node(machine, config, settings, behaviour, seed) as node:
         admissions = [node.kubelet.admit(pod) for pod in pods]
         inventory = node.agent.inventory
     outcomes = tuple(outcome_of(admission, inventory) for admission in admissions)
@@ -164,13 +170,24 @@ class _Collecting(logging.Handler):
 
 
 @contextmanager
-def _warnings_of_agent() -> Iterator[list[str]]:
-    """What the agent logs as a warning or worse, instead of on stderr."""
+def _warnings_of_agent(debug: bool) -> Iterator[list[str]]:
+    """What the agent logs as a warning or worse, instead of on stderr; with `debug` everything goes there as well."""
     logger, collecting = logging.getLogger("topoalloc"), _Collecting()
+    handlers: list[logging.Handler] = [collecting]
+    if debug:
+        printing = logging.StreamHandler(sys.stderr)
+        printing.setFormatter(logging.Formatter(LOG_FORMAT))
+        handlers.append(printing)
     propagated, logger.propagate = logger.propagate, False
-    logger.addHandler(collecting)
+    level = logger.level
+    if debug:
+        logger.setLevel(logging.DEBUG)
+    for handler in handlers:
+        logger.addHandler(handler)
     try:
         yield collecting.messages
     finally:
-        logger.removeHandler(collecting)
+        for handler in handlers:
+            logger.removeHandler(handler)
+        logger.setLevel(level)
         logger.propagate = propagated
