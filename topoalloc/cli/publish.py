@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--machine", metavar="PATH", action="extend", nargs="+", help="a recorded machine, not the live node"
     )
-    parser.add_argument("--sysfs", metavar="DIR", default="/sys", help="sysfs of the live node (default: /sys)")
+    parser.add_argument("--sysfs", metavar="DIR", help="sysfs of the live node (default: that of host_root)")
     parser.add_argument("--pod-resources", metavar="SOCKET", help="the kubelet's PodResources socket")
     parser.add_argument("--kubeconfig", metavar="FILE", help="how to reach the API server, where not from a pod")
     add_gpu_memory_argument(parser)
@@ -80,7 +80,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _view(args: argparse.Namespace, config: Config) -> NodeView:
     gpu_memory_bytes = parse_gpu_memory(args.gpu_memory) if args.gpu_memory else config.gpu_memory_bytes
-    machine = load_machine(args.machine, gpu_memory_bytes) if args.machine else discover(args.sysfs, gpu_memory_bytes)
+    if args.machine:
+        machine = load_machine(args.machine, gpu_memory_bytes)
+    else:
+        machine = discover(args.sysfs or config.sysfs, gpu_memory_bytes)
     for warning in machine.warnings:
         logging.getLogger("topoalloc").warning("%s", warning)
     pod_resources = config.pod_resources if args.pod_resources is None else args.pod_resources

@@ -96,16 +96,15 @@ def _names_of_keys(inventory: Inventory) -> dict[str, str]:
 
 
 def _unhealthy(inventory: Inventory, occupancy: Occupancy) -> frozenset[str]:
-    """GPUs and NICs of which the kubelet holds a device unhealthy, while others of the same resource are healthy."""
+    """GPUs and NICs of which the kubelet holds every device of a resource unhealthy, while others of it are healthy."""
     names = _names_of_keys(inventory)
     told = occupancy.allocatable.devices
-    return frozenset(
-        names[device.key]
-        for resource in inventory.resources
-        if resource.name in told
-        for device in resource.devices
-        if device.id not in told[resource.name]
-    )
+    unhealthy: set[str] = set()
+    for resource in inventory.resources:
+        if resource.name in told:
+            well = {device.key for device in resource.devices if device.id in told[resource.name]}
+            unhealthy |= {names[device.key] for device in resource.devices if device.key not in well}
+    return frozenset(unhealthy)
 
 
 def _lines(facts: _Facts, alignment: Alignment, detail: Detail) -> list[str]:

@@ -261,6 +261,8 @@ class Publisher:
             if error.code != CONFLICT:  # there already: an earlier process wrote it
                 self._complain("events", pod, error)
                 if error.code not in EVENT_LOST and one.tries < EVENT_TRIES_MAX:
+                    self._waiting.remove(one)
+                    self._waiting.append(one)  # what one namespace refuses does not hold up the others
                     self._event_pacing = self._event_pacing.failed(
                         self._clock_s(), self._paces.events, self._spread, error.retry_after_s
                     )
