@@ -56,9 +56,9 @@ class AgentProcess:
         return self.process.wait(LIMIT_S)
 
 
-def start_agent(sockets: Sockets, *arguments: str) -> AgentProcess:
+def start_agent(sockets: Sockets, *arguments: str, machine: str = MACHINE) -> AgentProcess:
     command = [
-        *(sys.executable, "-m", "topoalloc", "agent", "--machine", MACHINE, "--gpu-memory", "80GiB"),
+        *(sys.executable, "-m", "topoalloc", "agent", "--machine", machine, "--gpu-memory", "80GiB"),
         *("--plugin-dir", str(sockets.plugin_directory), "--pod-resources", str(sockets.pod_resources)),
         *("--pods-api", str(sockets.pods_api), *arguments),
     ]
@@ -66,8 +66,8 @@ def start_agent(sockets: Sockets, *arguments: str) -> AgentProcess:
 
 
 @contextmanager
-def agent_process(sockets: Sockets, *arguments: str) -> Iterator[AgentProcess]:
-    agent = start_agent(sockets, *arguments)
+def agent_process(sockets: Sockets, *arguments: str, machine: str = MACHINE) -> Iterator[AgentProcess]:
+    agent = start_agent(sockets, *arguments, machine=machine)
     try:
         yield agent
     finally:

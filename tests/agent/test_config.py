@@ -119,3 +119,10 @@ def test_the_nodes_sysfs_is_below_the_hosts_root(host_root: str, sysfs: str) -> 
 def test_a_relative_root_of_the_host_is_refused() -> None:
     with pytest.raises(InputError, match="host_root: 'host' is no absolute path"):
         parse_config("host_root: host", "c.yaml")
+
+
+def test_the_xids_that_are_ignored_can_be_others_or_none() -> None:
+    assert parse_config("ignored_xids: [31, 94]", "c.yaml").ignored_xids == (31, 94)
+    assert parse_config("ignored_xids: []", "c.yaml").ignored_xids == ()
+    with pytest.raises(InputError, match="ignored_xids"):
+        parse_config("ignored_xids: [all]", "c.yaml")

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.served import agent_process, gone, kubelet_on, node_directory, pod, serving
+from tests.agent.served import LIMIT_S, MACHINE, agent_process, gone, kubelet_on, node_directory, pod, serving
+from topoalloc.kubelet.simulated.kubelet import SimulatedKubelet
 from topoalloc.kubelet.simulated.settings import Behaviour
+
+CORE = "topoalloc.io/vgpu-core"
 
 
 def ours(directory: Path) -> list[str]:
@@ -114,3 +117,65 @@ def test_a_refusal_reaches_the_user_with_our_words():
 
         assert refusal is not None
         assert "150 is neither a share of one GPU (1 to 99) nor whole GPUs" in refusal.message
+
+
+def put_in_place(path: Path, text: str) -> None:
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def without_gpu(nccl_xml: str, address: str) -> str:
+    return "".join(line for line in nccl_xml.splitlines(keepends=True) if f'busid="{address}"' not in line)
+
+
+def healthy_cores(kubelet: SimulatedKubelet, count: int) -> bool:
+    """Wait until so many cores are healthy; never are there fewer ids than 800, healthy or not."""
+    return kubelet.devices.wait_until(
+        lambda listed: (len(listed[CORE].nodes), len(listed[CORE].healthy)) == (800, count), LIMIT_S
+    )
+
+
+def test_a_gpu_that_goes_from_the_recording_and_comes_back_changes_what_is_healthy_and_no_pod(tmp_path: Path):
+    recording = tmp_path / "machine.xml"
+    whole = Path(MACHINE).read_text()
+    put_in_place(recording, whole)
+    with (
+        node_directory() as sockets,
+        kubelet_on(sockets) as kubelet,
+        agent_process(sockets, machine=str(recording)) as agent,
+    ):
+        assert serving(kubelet)
+        assert kubelet.admit(pod("a", vgpu_core=800)).admitted
+        answers = kubelet.devices.answers()
+
+        put_in_place(recording, without_gpu(whole, "0001:00:00.0"))
+        assert healthy_cores(kubelet, 700)
+        agent.wait_for_words("0001:00:00.0 is out of order: it is not there")
+        put_in_place(recording, "<system")
+        agent.wait_for_words("the devices stay as they were")
+        put_in_place(recording, whole)
+        assert healthy_cores(kubelet, 800)
+
+        agent.wait_for_words("0001:00:00.0 is in order again")
+        assert kubelet.devices.answers() == answers
+
+
+def test_a_gpu_that_is_out_of_order_is_given_to_nobody(tmp_path: Path):
+    recording = tmp_path / "machine.xml"
+    whole = Path(MACHINE).read_text()
+    put_in_place(recording, whole)
+    with (
+        node_directory() as sockets,
+        kubelet_on(sockets) as kubelet,
+        agent_process(sockets, machine=str(recording)),
+    ):
+        assert serving(kubelet)
+        put_in_place(recording, without_gpu(whole, "0001:00:00.0"))
+        assert healthy_cores(kubelet, 700)
+
+        given = kubelet.admit(pod("a", vgpu_core=700))
+
+        assert given.admitted
+        assert not any(one.startswith("0001:00:00.0") for ids in given.devices.values() for one in ids)
+        assert not kubelet.admit(pod("b", vgpu_core=100)).admitted

@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+from topoalloc.agent.health import APPLICATION_XIDS
 from topoalloc.errors import InputError
 from topoalloc.sharing.edits import CORES_VARIABLE, MEMORY_VARIABLE, WHOLE_GPUS_VARIABLE, nic_variable
 from topoalloc.sharing.settings import (
@@ -63,6 +64,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     pods_api: str = "/var/lib/kubelet/pods-api/pods-api.sock"
     kubelet_config: str = "/var/lib/kubelet/config.yaml"
     publish: tuple[Literal["labels", "annotation", "events"], ...] = ("labels", "annotation", "events")
+    ignored_xids: tuple[int, ...] = APPLICATION_XIDS
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property

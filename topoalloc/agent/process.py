@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 from topoalloc.agent.config import Config
 from topoalloc.agent.desk import Desk, Injecting
 from topoalloc.agent.device_files import device_files
+from topoalloc.agent.health_watch import Watch
 from topoalloc.errors import InputError
 from topoalloc.kubelet.evidence import Evidence
 from topoalloc.kubelet.kubelet_config import KubeletConfig
@@ -21,15 +22,12 @@ from topoalloc.kubelet.sessions import Sessions
 from topoalloc.placement.board import board_of
 from topoalloc.sharing.edits import DeviceFiles, Injection
 from topoalloc.sharing.inventory import Inventory, InventoryRefusal, inventory_of
-from topoalloc.topology.machine import Machine, Unknown
-from topoalloc.topology.readers.udev import HotplugMonitor, watch_hotplug
-from topoalloc.topology.reading import SourceRefusal
+from topoalloc.topology.machine import Machine
 
 log = logging.getLogger(__name__)
 
-BACKGROUND_PERIOD_S = 0.25
-RESCAN_PAUSE_S = 5.0  # every pod that starts makes network events; they are no reason to look without end
-RESCAN_PERIOD_S = 60.0  # hot-plug events do not reach every pod (user namespaces get none), so look regardless
+RECONCILE_PERIOD_S = 0.25
+HEALTH_PERIOD_S = 1.0  # a list can have 4 MiB, so whatever changes within a second goes out in one
 THREAD_JOIN_MAX_S = 5.0
 
 
@@ -66,10 +64,12 @@ def running_agent(
     machine: Machine,
     sockets: Sockets,
     *,
-    rescan: Callable[[], Machine] | None = None,
+    live: bool = False,
+    watch: Callable[[Inventory], Watch] | None = None,
     on_failure: Callable[[], None] = lambda: None,
 ) -> Iterator[Agent]:
-    """Serve until the block ends. `rescan` discovers a live node anew; None: the machine is a recorded one.
+    """Serve until the block ends. `watch` looks after the devices; None: they stay as they are. `live`: the machine is
+    this node and not a recorded one.
 
     `on_failure` is called when a thread ends by a fault: an agent that cannot register had better be restarted.
     """
@@ -81,7 +81,7 @@ def running_agent(
     resources = frozenset(resource.name for resource in inventory.resources)
     evidence = Evidence(sockets.pod_resources, sockets.pods_api, sockets.plugin_dir, resources)
     kubelet_config = KubeletConfig(sockets.kubelet_config)
-    injecting = _injecting(config, inventory, live=rescan is not None)
+    injecting = _injecting(config, inventory, live=live)
     desk = Desk(inventory, board_of(machine), evidence, kubelet_config, injecting)
     if not desk.rebuild():
         log.warning("PodResources cannot be asked: devices of containers that run already are unknown until it can")
@@ -90,11 +90,11 @@ def running_agent(
         log.info("removed sockets of an earlier process: %s", ", ".join(removed))
     sessions = Sessions(sockets.plugin_dir, inventory.resources, desk)
     stop = threading.Event()
-    background = _Background(desk, sessions, inventory, rescan)
-    threads = [
-        threading.Thread(target=_watched(sessions.run, on_failure), name="sessions", daemon=True),
-        threading.Thread(target=_watched(lambda: background.run(stop), on_failure), name="background", daemon=True),
-    ]
+    work = {"sessions": sessions.run, "reconcile": lambda: _reconcile(desk, stop)}
+    if watch is not None:
+        rounds = _HealthRounds(desk, sessions, watch(inventory))
+        work["health"] = lambda: rounds.run(stop)
+    threads = [threading.Thread(target=_watched(run, on_failure), name=name, daemon=True) for name, run in work.items()]
     for thread in threads:
         thread.start()
     try:
@@ -121,60 +121,40 @@ def _watched(run: Callable[[], None], on_failure: Callable[[], None]) -> Callabl
     return watched
 
 
+def _reconcile(desk: Desk, stop: threading.Event) -> None:
+    while not stop.wait(RECONCILE_PERIOD_S):
+        desk.reconcile()
+
+
 @dataclass(frozen=True, slots=True)
-class _Background:
-    """What happens without the kubelet asking: the ledger is compared, the machine looked at again."""
+class _HealthRounds:
+    """Tells the ledger and the kubelet which devices are out of order. A thread of its own: a driver can hang."""
 
     desk: Desk
     sessions: Sessions
-    inventory: Inventory
-    rescan: Callable[[], Machine] | None
+    watch: Watch
 
     def run(self, stop: threading.Event) -> None:
-        events = watch_hotplug() if self.rescan is not None else None
-        if isinstance(events, SourceRefusal):
-            log.info("%s", events)
-        scanned_at_s = time.monotonic()
-        changed = False
-        while not stop.wait(BACKGROUND_PERIOD_S):
-            self.desk.reconcile()
-            if self.rescan is None:
-                continue
-            changed |= isinstance(events, HotplugMonitor) and events.drain()
-            age_s = time.monotonic() - scanned_at_s
-            if age_s >= (RESCAN_PAUSE_S if changed else RESCAN_PERIOD_S):
-                scanned_at_s, changed = time.monotonic(), False
-                self._look_again(self.rescan)
-
-    def _look_again(self, rescan: Callable[[], Machine]) -> None:
+        told: Mapping[str, str] = {}
         try:
-            machine = rescan()
-        except Exception:  # discovery reads whatever the node shows at this moment; the last good picture stays
-            log.exception("looking at the machine again failed")
-            return
-        missing = missing_keys(self.inventory, machine)
-        self.desk.set_unhealthy(missing)
-        self.sessions.set_unhealthy(missing)
+            while True:
+                reasons = self.watch.reasons(time.monotonic())
+                if reasons != told:
+                    self._tell(told, reasons)
+                    told = reasons
+                if stop.wait(HEALTH_PERIOD_S):
+                    return
+        finally:
+            self.watch.close()
 
-
-def missing_keys(inventory: Inventory, machine: Machine) -> frozenset[str]:
-    """Keys of devices that were there at start and are not now. New ones are served after the next start.
-
-    Devices are told apart by address (NICs of one function also by name), by number where the start knew no address.
-    """
-    gpus_now = {(gpu.bdf, gpu.index if isinstance(gpu.bdf, Unknown) else 0) for gpu in machine.gpus}
-    nics_now = {(nic.bdf, nic.name) for nic in machine.nics}
-    gpus = (
-        key
-        for gpu, key in zip(inventory.machine.gpus, inventory.gpu_keys, strict=True)
-        if (gpu.bdf, gpu.index if isinstance(gpu.bdf, Unknown) else 0) not in gpus_now
-    )
-    nics = (
-        key
-        for nic, key in zip(inventory.machine.nics, inventory.nic_keys, strict=True)
-        if (nic.bdf, nic.name) not in nics_now
-    )
-    return frozenset((*gpus, *nics))
+    def _tell(self, before: Mapping[str, str], now: Mapping[str, str]) -> None:
+        for key, reason in now.items():
+            if before.get(key) != reason:
+                log.warning("%s is out of order: %s", key, reason)
+        for key in before.keys() - now.keys():
+            log.info("%s is in order again", key)
+        self.desk.set_unhealthy(frozenset(now))
+        self.sessions.set_unhealthy(frozenset(now))
 
 
 def _injecting(config: Config, inventory: Inventory, *, live: bool) -> Injecting:

@@ -16,10 +16,12 @@ from topoalloc.agent.footprint import reduce_footprint
 reduce_footprint()
 
 from topoalloc.agent.config import Config, load_config  # noqa: E402
+from topoalloc.agent.health_watch import LiveWatch, RecordedWatch, Watch, file_marks  # noqa: E402
 from topoalloc.agent.process import Sockets, running_agent  # noqa: E402
 from topoalloc.cli.chosen_machine import add_gpu_memory_argument, parse_gpu_memory  # noqa: E402
 from topoalloc.errors import InputError, MachineError  # noqa: E402
 from topoalloc.kubelet.plugin_directory import new_socket_path  # noqa: E402
+from topoalloc.sharing.inventory import Inventory  # noqa: E402
 from topoalloc.topology.machine import Machine  # noqa: E402
 from topoalloc.topology.sources import discover, load_machine  # noqa: E402
 
@@ -57,11 +59,20 @@ def run(args: argparse.Namespace) -> int:
     def scan() -> Machine:
         return discover(args.sysfs or config.sysfs, gpu_memory_bytes)
 
-    machine = load_machine(args.machine, gpu_memory_bytes) if args.machine else scan()
+    def reread() -> Machine:
+        return load_machine(args.machine, gpu_memory_bytes)
+
+    def watch(inventory: Inventory) -> Watch:
+        if args.machine:
+            return RecordedWatch(inventory, args.machine, marks, reread)
+        return LiveWatch(inventory, scan, args.sysfs or config.sysfs, config.ignored_xids)
+
+    marks = file_marks(args.machine or ())
+    machine = reread() if args.machine else scan()
     for warning in machine.warnings:
         logging.getLogger("topoalloc").warning("%s", warning)
-    rescan = None if args.machine else scan
-    with running_agent(config, machine, _sockets(args, config), rescan=rescan, on_failure=fail):
+    live = not args.machine
+    with running_agent(config, machine, _sockets(args, config), live=live, watch=watch, on_failure=fail):
         stop.wait()
         logging.getLogger("topoalloc").info("stopping")
     return 1 if failed.is_set() else 0

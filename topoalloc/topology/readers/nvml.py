@@ -1,4 +1,4 @@
-"""What NVIDIA's driver says of its GPUs on this node (NVML); the only module that touches pynvml.
+"""What NVIDIA's driver says of its GPUs on this node (NVML), asked once; nvml_events.py stays to listen.
 
 Old drivers lack calls and small GPUs support few, so every call may fail by itself: what it would have told is then
 silence, and the rest still counts.
