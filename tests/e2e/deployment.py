@@ -21,6 +21,11 @@ from topoalloc.sharing.inventory import Inventory
 KUSTOMIZE = Path(__file__).parents[2] / "deploy" / "kustomize"
 NAMESPACE = "topoalloc-system"
 IMAGE = "topoalloc:e2e"
+DAEMON_SET = {
+    "apiVersion": "apps/v1",
+    "kind": "DaemonSet",
+    "metadata": {"name": "topoalloc", "namespace": NAMESPACE},
+}
 REGISTERED_S = 60.0
 ROLLED_OUT_S = 120.0
 AGENT_START_S = 60.0
@@ -33,6 +38,8 @@ class Deployment:
     cluster: Cluster
     config: Mapping[str, Any] = field(default_factory=dict)
     image: str = IMAGE
+    overlay: str = "recorded-machine"  # below deploy/kustomize/overlays; empty: the base itself
+    patch: Mapping[str, Any] = field(default_factory=dict)  # merged into the DaemonSet
 
     def apply(self) -> None:
         """Render the overlay for recorded machines with this machine and image, apply it, wait for the roll-out."""
@@ -49,8 +56,9 @@ class Deployment:
         overlay = {
             "apiVersion": "kustomize.config.k8s.io/v1beta1",
             "kind": "Kustomization",
-            "resources": ["../overlays/recorded-machine"],
+            "resources": [f"../overlays/{self.overlay}" if self.overlay else "../base"],
             "images": [{"name": "topoalloc", "newName": name, "newTag": tag}],
+            "patches": [{"patch": yaml.safe_dump({**DAEMON_SET, "spec": self.patch})}] if self.patch else [],
         }
         (folder / "e2e").mkdir()
         (folder / "e2e" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))

@@ -6,7 +6,6 @@ containers, sidecars, containers that ask for one half only, and pods that are d
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import time
@@ -18,8 +17,8 @@ from typing import Any
 import pytest
 
 from tests.e2e.agent_log import AgentLog
+from tests.e2e.checkpoint import devices_by_container
 from tests.e2e.cluster.cluster import Cluster
-from tests.e2e.cluster.node import Node
 from tests.e2e.deployment import Deployment
 from tests.e2e.judge import apart, faults
 from tests.e2e.pod_resources import PodResourcesOf
@@ -72,16 +71,6 @@ def wave(draw: random.Random, number: int) -> list[dict[str, Any]]:
     return made
 
 
-def checkpointed(node: Node) -> dict[tuple[str, str], dict[str, tuple[str, ...]]]:
-    """(pod uid, container) -> devices by resource, as the kubelet keeps them; init containers too."""
-    data = json.loads((node.plugin_folder / "kubelet_internal_checkpoint").read_text())["Data"]
-    found: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
-    for entry in data["PodDeviceEntries"] or []:
-        ids = tuple(device for devices in entry["DeviceIDs"].values() for device in devices)
-        found.setdefault((entry["PodUID"], entry["ContainerName"]), {})[entry["ResourceName"]] = ids
-    return found
-
-
 def test_halves_meet_on_one_gpu_with_the_nearest_nic(
     cluster: Cluster, record_property: Callable[[str, object], None]
 ) -> None:
@@ -95,7 +84,7 @@ def test_halves_meet_on_one_gpu_with_the_nearest_nic(
 
         assert [name for name, verdict in judged.items() if not verdict.admitted] == []
         assert [str(fault) for fault in faults(cluster, node)] == []
-        assert [text for devices in checkpointed(node).values() for text in apart(devices)] == []
+        assert [text for devices in devices_by_container(node).values() for text in apart(devices)] == []
         listed = PodResourcesOf(node.pod_resources).listed()
         full = [held.devices for held in listed.values() if CORE in held.devices and MEMORY in held.devices]
         seen += len(full)

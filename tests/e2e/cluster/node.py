@@ -28,6 +28,7 @@ KERNEL_TUNABLES = {
     "kernel/keys/root_maxkeys": "1000000",
     "kernel/keys/root_maxbytes": "25000000",
 }
+MOUNTS_IN_DEV = ("/dev/pts", "/dev/shm", "/dev/mqueue", "/dev/hugepages")
 MANAGER_STATES = ("cpu_manager_state", "memory_manager_state")
 
 
@@ -86,9 +87,26 @@ class Node:
     def cgroup(self) -> str:
         return f"{self.house.name}-{self.number}"
 
+    def _mount_devices(self) -> None:
+        """A /dev of the node's own, so that tests can make device nodes in it."""
+        own = self.base / "dev"
+        self.room.run("mount", "-t", "tmpfs", "-o", "mode=755", "tmpfs", str(own))
+        self.room.run("cp", "--archive", "--one-file-system", "/dev/.", str(own))
+        for path in MOUNTS_IN_DEV:
+            if Path(path).is_dir():
+                self.room.run("mount", "--rbind", path, f"{own}/{Path(path).name}")
+        self.room.run("mount", "--rbind", str(own), "/dev")
+
+    def make_device(self, path: str, like: str) -> None:
+        """A character device in the node's /dev that is another name of one that exists."""
+        number = Path(like).stat().st_rdev
+        self.room.run("mkdir", "-p", str(Path(path).parent))
+        self.room.run("mknod", path, "c", str(os.major(number)), str(os.minor(number)))
+
     def _mount(self) -> None:
         for folder in (KUBELET_FOLDER, "/run/containerd"):
             Path(folder).mkdir(parents=True, exist_ok=True)
+        self._mount_devices()
         self.room.mount_empty("/run/containerd")
         self.room.mount(self.base / "log", "/var/log")
         self.room.mount(self.kubelet_folder, KUBELET_FOLDER)
@@ -147,7 +165,7 @@ class Node:
             ],
         }
         (self.base / "cni" / "10-pods.conflist").write_text(json.dumps(network))
-        runtime = Path(__file__).with_name("runc_any_cpus.py")
+        runtime = binary("runc-any-cpus")
         (self.base / "containerd.toml").write_text(f"""
 version = 3
 root = "{self.base}/containerd"
@@ -238,6 +256,16 @@ oom_score = 0
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
             return
+
+    def updates_of(self, pod: str) -> int:
+        """How often the kubelet had the resources of a pod's containers changed."""
+        count = 0
+        for asked in (self.base / "run").glob("io.containerd.runtime.v2.task/k8s.io/*/config.json.asked"):
+            notes = json.loads(asked.read_text()).get("annotations", {})
+            updates = asked.with_name("updates.asked")
+            if notes.get("io.kubernetes.cri.sandbox-name") == pod and updates.exists():
+                count += len(updates.read_text().splitlines())
+        return count
 
     def log(self, name: str) -> str:
         return (self.base / "logs" / f"{name}.log").read_text(errors="replace")

@@ -1,7 +1,7 @@
 #!/usr/bin/python3 -IS
 """runc for made-up machines: leaves out the CPU and memory node sets, which do not exist here, and runs the real runc.
 
-What the kubelet asked for is kept beside the bundle's config.json as config.json.asked.
+What the kubelet asked for is kept in the bundle: config.json.asked, and one line for each update in updates.asked.
 """
 
 import json
@@ -29,6 +29,9 @@ if "create" in arguments and "--bundle" in arguments:
 elif "update" in arguments:
     update = sys.stdin.buffer.read()
     if update:
+        log = Path(arguments[arguments.index("--log") + 1])
+        with log.with_name("updates.asked").open("ab") as kept:
+            kept.write(update.strip() + b"\n")
         reading, writing = os.pipe()
         os.write(writing, json.dumps(without_cpus(json.loads(update))).encode())
         os.close(writing)

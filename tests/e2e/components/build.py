@@ -89,6 +89,7 @@ def components() -> list[Component]:
     older = HERE / "older"
     return [
         Component("oracle", HERE, "./oracle"),
+        Component("runc-any-cpus", HERE, "./runc-any-cpus"),
         *(kubernetes(p) for p in ("kubelet", "kube-apiserver", "kube-scheduler", "kube-controller-manager")),
         *(containerd(p) for p in ("containerd", "containerd-shim-runc-v2", "ctr")),
         kubernetes(
