@@ -46,6 +46,17 @@ class Injecting:
     cdi_kind: str
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One answered call, for the log."""
+
+    name: str
+    resource: Resource
+    owner: Owner
+    count: int
+    took_s: float
+
+
 class Desk:
     """Serves `prefer` and `allocate` to the plugin servers; `reconcile` to the background."""
 
@@ -80,7 +91,7 @@ class Desk:
         self, resource: Resource, available: tuple[str, ...], must_include: frozenset[str], size: int
     ) -> tuple[str, ...]:
         """Answer GetPreferredAllocation; always a valid set, whatever happens."""
-        question = Question(resource, available, must_include, size)
+        question, began_at_s = Question(resource, available, must_include, size), self._clock_s()
         with self._held() as held:
             if not held:
                 log.error("GetPreferredAllocation of %s waited %.0f s for the ledger", resource.name, DESK_WAIT_MAX_S)
@@ -93,12 +104,15 @@ class Desk:
         terms = preference.choice.terms if preference.choice else ()
         reasons = preference.refusal or tuple(f"{name}={value}" for name, value in terms)
         guess = () if preference.guess is None else (f"unnamed: {preference.guess}",)
-        _log_decision("GetPreferredAllocation", resource, preference.owner, preference.ids, (*reasons, *guess))
+        took_s = self._clock_s() - began_at_s
+        call = Call("GetPreferredAllocation", resource, preference.owner, len(preference.ids), took_s)
+        _log_decision(call, (*reasons, *guess))
         self._log_question(question, preference)
         return preference.ids
 
     def allocate(self, resource: Resource, ids: frozenset[str]) -> ContainerEdits:
         """Answer Allocate; raises Refused with what the pod's user should read."""
+        began_at_s = self._clock_s()
         with self._held() as held:
             if not held:
                 raise Refused(f"topoalloc is busy for {DESK_WAIT_MAX_S:.0f} s already; create the pod again")
@@ -110,7 +124,7 @@ class Desk:
                 log.exception("judging %d of %s failed", len(ids), resource.name)
                 raise Refused("topoalloc failed to judge this request; its log on the node says why") from error
         reasons = (answer.reason,) if isinstance(answer, Refusal) else ()
-        _log_decision("Allocate", resource, answer.owner, ids, reasons)
+        _log_decision(Call("Allocate", resource, answer.owner, len(ids), self._clock_s() - began_at_s), reasons)
         if isinstance(answer, Refusal):
             raise Refused(f"topoalloc: {answer.reason}")
         injecting = self._injecting
@@ -243,5 +257,9 @@ def counted(inventory: Inventory, ids: Collection[str]) -> str:
     return ", ".join(f"{key} x{counts[key]}" for key in keys if counts[key])
 
 
-def _log_decision(call: str, resource: Resource, owner: Owner, ids: Collection[str], reasons: tuple[str, ...]) -> None:
-    log.info("%s %s for %s: %d devices; %s", call, resource.name, owner, len(ids), "; ".join(reasons) or "granted")
+def _log_decision(call: Call, reasons: tuple[str, ...]) -> None:
+    text = "; ".join(reasons) or "granted"
+    took_ms = 1000 * call.took_s
+    log.info(
+        "%s %s for %s: %d devices in %.1f ms; %s", call.name, call.resource.name, call.owner, call.count, took_ms, text
+    )
