@@ -11,6 +11,7 @@ from tests.e2e.cluster.node import Node
 from tests.e2e.deployment import NAMESPACE
 
 LOOK_S = 0.001
+_TOOK = re.compile(r": (?P<call>GetPreferredAllocation|Allocate) \S+ for .*?: \d+ devices in (?P<ms>[\d.]+) ms; ")
 _ASKED = re.compile(r"asked (?P<resource>\S+) for (?P<owner>\S+): ")
 
 
@@ -35,6 +36,13 @@ class AgentLog:
         for match in _ASKED.finditer(self.text()):
             asked.setdefault(match["owner"], []).append(match["resource"])
         return [resources[0] for resources in asked.values() if len(resources) > 1]
+
+    def call_seconds(self) -> dict[str, list[float]]:
+        """How long the agent says each GetPreferredAllocation and Allocate took."""
+        found: dict[str, list[float]] = {}
+        for match in _TOOK.finditer(self.text()):
+            found.setdefault(match["call"], []).append(float(match["ms"]) / 1000)
+        return found
 
     def wait_for_line(self, *words: str, timeout_s: float) -> bool:
         """Whether a line with all these words comes in time; looks every millisecond."""

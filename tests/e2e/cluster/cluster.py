@@ -28,6 +28,7 @@ from topoalloc.topology.sizes import parse_size
 from topoalloc.topology.sources import load_machine
 
 MACHINES = Path(__file__).parents[2] / "machines"
+EXTENDER_PORT = 18765
 READY_S = 120.0
 LOGS_VARIABLE = "TOPOALLOC_E2E_LOGS"  # a folder that gets the logs of a cluster whose test failed
 
@@ -45,7 +46,7 @@ class Cluster:
         nodes: int = 1,
         gpu_memory: str = "80GiB",
         settings: KubeletSettings | None = None,
-        extenders: Sequence[Mapping[str, object]] = (),
+        extender: Mapping[str, object] | None = None,
         images: Sequence[Path] = (),
     ) -> None:
         self.machine_path = MACHINES / machine
@@ -53,11 +54,12 @@ class Cluster:
         self.gpu_memory = gpu_memory
         self.seconds: dict[str, float] = {}
         self._settings = settings or KubeletSettings(policy, scope, cpu_manager, memory_manager)
-        self._images, self._extenders, self._count = images, extenders, nodes
+        self._images, self._extender, self._count = images, extender, nodes
         name = f"ta{os.getpid():x}{time.time_ns() // 1000 % 4096:x}"
         self.base = Path("/tmp") / name
         self._house = House(self.base, name)
         self.nodes: list[Node] = []
+        self.outside = ""  # this machine's address as the cluster sees it
         self.control_plane: ControlPlane
 
     def __enter__(self) -> Cluster:
@@ -71,9 +73,9 @@ class Cluster:
         return self
 
     def _start(self, began_s: float) -> None:
-        _, inside = self._house.cable()
+        self.outside, inside = self._house.cable()
         (self.base / "logs").mkdir()
-        self.control_plane = ControlPlane(self.base, self._house.hall(), inside, self._extenders)
+        self.control_plane = ControlPlane(self.base, self._house.hall(), inside, self._extenders())
         self.control_plane.start()
         self.seconds["control plane"] = time.monotonic() - began_s
         layout = layout_of(self.machine)
@@ -86,6 +88,14 @@ class Cluster:
                 node.import_image(image)
         self.wait_ready()
         self.seconds["ready"] = time.monotonic() - began_s
+
+    def _extenders(self) -> list[Mapping[str, object]]:
+        """The one extender, at this machine's end of the cable."""
+        return (
+            []
+            if self._extender is None
+            else [{"urlPrefix": f"http://{self.outside}:{EXTENDER_PORT}", **self._extender}]
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
