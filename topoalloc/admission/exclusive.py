@@ -69,12 +69,14 @@ class Exclusive:
             memory=None if self.memory is None else memory.collect(self.memory, active_pods),
         )
 
-    def released(self, pod_uid: str, container: str) -> Exclusive:
-        """The container is gone."""
-        return Exclusive(
-            cpu=None if self.cpu is None else (self.cpu[0], cpus.removed(self.cpu[1], pod_uid, container)),
-            memory=None if self.memory is None else memory.removed(self.memory, pod_uid, container),
-        )
+    def init_ended(self, pod_uid: str, container: str) -> Exclusive:
+        """An ordinary init container has ended and the next one started: its memory is free, its CPUs are not.
+
+        The memory manager takes it back then (memory_manager.go, AddContainer); the CPU manager keeps the CPUs until
+        the pod is no longer active (cpu_manager.go, where only removeStaleState takes any back).
+        """
+        memory_after = None if self.memory is None else memory.removed(self.memory, pod_uid, container)
+        return replace(self, memory=memory_after)
 
     def crash_reason(self, pod: Pod) -> str | None:
         """Why a kubelet with these managers would crash over the pod, or None."""

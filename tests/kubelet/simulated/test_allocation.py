@@ -32,7 +32,13 @@ from topoalloc.admission.policy import Policy
 from topoalloc.errors import KubeletError
 from topoalloc.kubelet.simulated.kubelet import Admission, SimulatedKubelet
 from topoalloc.kubelet.simulated.pod_store import Phase
-from topoalloc.kubelet.simulated.settings import Behaviour, CpuSettings, KubeletSettings
+from topoalloc.kubelet.simulated.settings import (
+    EVICTION_MEMORY_BYTES,
+    Behaviour,
+    CpuSettings,
+    KubeletSettings,
+    MemorySettings,
+)
 from topoalloc.pb.deviceplugin_v1beta1_pb2 import ContainerAllocateResponse
 
 RESOURCES = (CORE, MEM, NIC)
@@ -424,3 +430,18 @@ def test_the_same_pod_names_may_come_again_after_deletion(world: World) -> None:
     kubelet.delete("uid-a")
     again = Pod("a", "default", "uid-a-2", (container("main", core=10),))
     assert kubelet.admit(again).admitted
+
+
+def test_what_an_ended_init_container_had_beyond_the_app_containers_is_free_as_memory_and_taken_as_cpus(
+    world: World,
+) -> None:
+    reserved = {0: {"memory": EVICTION_MEMORY_BYTES}}
+    settings = KubeletSettings(
+        policy=Policy.SINGLE_NUMA_NODE, cpu=CpuSettings(reserved=1), memory=MemorySettings(reserved)
+    )
+    kubelet = world.kubelet(settings)
+    kubelet.admit(
+        pod("a", container("i", init=True, cpu=3, memory="50Gi"), container("main", cpu="500m", memory="1Gi"))
+    )
+    after = kubelet.admit(pod("b", cpu=2, memory="50Gi"))
+    assert (after.admitted, str(after.cpus["main"])) == (True, "4-5")

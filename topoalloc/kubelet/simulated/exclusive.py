@@ -56,10 +56,10 @@ class ExclusiveResources:
         self._now = self._now.collected(active_pods)
 
     def containers_started(self, pod: Pod) -> None:
-        """The pod runs: its ordinary init containers have ended and their share is free for others."""
+        """The pod runs, so its ordinary init containers have ended."""
         for container in pod.containers:
             if container.init and not container.restartable:
-                self._now = self._now.released(pod.uid, container.name)
+                self._now = self._now.init_ended(pod.uid, container.name)
 
     def cpus_of(self, pod_uid: str, container: str) -> CpuSet:
         """The CPUs a container has to itself; empty where it shares."""
