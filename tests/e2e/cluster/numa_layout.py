@@ -6,11 +6,11 @@ What the machine's source does not tell is made up: 16 CPUs and 64 GiB a node, d
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from topoalloc.topology.cpus import CpuSet
-from topoalloc.topology.machine import Machine, Unknown
+from topoalloc.topology.machine import Machine, NumaNode, Unknown
 
 GIB = 2**30
 CPUS_MADE_UP = 16
@@ -43,6 +43,12 @@ def layout_of(machine: Machine) -> tuple[LaidNode, ...]:
         distances = made_up_row if isinstance(node.distances, Unknown) else node.distances
         laid.append(LaidNode(node.id, cpus, memory_bytes, distances, place))
     return tuple(laid) or (LaidNode(0, CpuSet.of(range(CPUS_MADE_UP)), MEMORY_MADE_UP_BYTES, (10,)),)
+
+
+def as_laid(machine: Machine, layout: Iterable[LaidNode]) -> Machine:
+    """The machine with the NUMA nodes of a layout, made-up parts included."""
+    nodes = tuple(NumaNode(node.id, node.cpus, node.memory_bytes, node.distances) for node in layout)
+    return replace(machine, numa_nodes=nodes)
 
 
 def write_sysfs(root: Path, layout: Iterable[LaidNode]) -> None:
