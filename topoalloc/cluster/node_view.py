@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from pathlib import Path
 
 from topoalloc.admission.cpus import CpuOptions
 from topoalloc.admission.occupancy import Allocatable, ContainerUse, Occupancy
 from topoalloc.admission.prediction import NodeState, Rules
 from topoalloc.cluster.node_labels import node_labels
-from topoalloc.cluster.node_patch import TOPOLOGY_ANNOTATION
+from topoalloc.cluster.node_patch import TOPOLOGY_ANNOTATION, NodeWords
 from topoalloc.cluster.node_picture import node_picture
 from topoalloc.cluster.node_state import node_state
 from topoalloc.cluster.pacing import Pace, Pacing
@@ -55,6 +54,8 @@ class NodeView:
         self._listed_at_s = self._answered_at_s = float("-inf")
         self._next_health_s = float("-inf")
         self._failing = False
+        self._words: NodeWords | None = None
+        self._drawn_from: tuple[object, ...] = (None, None, None)
 
     def close(self) -> None:
         if self._client is not None:
@@ -106,11 +107,15 @@ class NodeView:
         """When what containers hold was last asked."""
         return self._listed_at_s
 
-    def words(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
-        """Labels and annotations that the node should have."""
+    def words(self) -> NodeWords:
+        """Labels and annotations that the node should have; drawn anew only where something was asked anew."""
         alignment = self._config.alignment()
-        picture = node_picture(self.inventory, self.occupancy(), alignment)
-        return node_labels(self.inventory.machine, alignment), {TOPOLOGY_ANNOTATION: picture}
+        drawn_from = (self._containers, self._allocatable, alignment)
+        if self._words is None or any(a is not b for a, b in zip(drawn_from, self._drawn_from, strict=True)):
+            picture = node_picture(self.inventory, self.occupancy(), alignment)
+            self._words = NodeWords(node_labels(self.inventory.machine, alignment), {TOPOLOGY_ANNOTATION: picture})
+            self._drawn_from = drawn_from
+        return self._words
 
     def occupancy(self) -> Occupancy | None:
         """What is held and what there is, or None where the kubelet does not tell."""

@@ -169,8 +169,8 @@ class Publisher:
     def _compare(self) -> None:
         """Whether what the node should say has changed, or others may have changed what it says."""
         now_s = self._clock_s()
-        labels, picture = self._view.words()
-        said = NodeWords(labels if self._what.labels else {}, picture if self._what.annotation else {})
+        words = self._view.words()
+        said = NodeWords(words.labels if self._what.labels else {}, words.annotations if self._what.annotation else {})
         if said != self._said:
             self._said = said
             self._node_pacing = self._node_pacing.changed(now_s)
