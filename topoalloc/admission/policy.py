@@ -5,6 +5,7 @@ Semantics of pkg/kubelet/cm/topologymanager/policy*.go, the same from 1.34 to 1.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -105,10 +106,10 @@ def parse_options(options: Mapping[str, str]) -> Options:
     nodes_max = NODES_MAX_DEFAULT
     if MAX_ALLOWABLE in options:
         text = options[MAX_ALLOWABLE]
-        try:
-            nodes_max = int(text)
-        except ValueError:
-            raise InputError(f"unable to convert policy option to integer {MAX_ALLOWABLE!r}: {text!r}") from None
+        # What Go's strconv.Atoi takes: Python's int() also takes blanks, underscores and the digits of other scripts.
+        if not re.fullmatch("[+-]?[0-9]{1,18}", text):
+            raise InputError(f"unable to convert policy option to integer {MAX_ALLOWABLE!r}: {text!r}")
+        nodes_max = int(text)
         if nodes_max < NODES_MAX_DEFAULT:
             raise InputError(f"the minimum value of {MAX_ALLOWABLE!r} should not be less than {NODES_MAX_DEFAULT}")
     return Options(closest, nodes_max)

@@ -19,7 +19,7 @@ import (
 )
 
 // The slowest question that upstream does answer takes some seconds on a busy machine.
-const patience = 20 * time.Second
+const patience = 30 * time.Second
 
 var discard = logr.Discard()
 
