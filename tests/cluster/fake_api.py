@@ -38,6 +38,7 @@ class Fault:
     slow: bool = False
     body: bytes = b'{"kind":"Status","message":"on purpose"}'
     watch: bool = False  # only for a watch
+    drip: bool = False  # the answer's bytes come one by one, without end
 
 
 @dataclass
@@ -157,7 +158,15 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             self.connection.close()
             return
-        self.send_response(fault.code)
+        self.send_response(fault.code or 200)
+        if fault.drip:
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            while not self.api.ending:
+                self.wfile.write(b"1\r\n \r\n")
+                with self.api.changed:
+                    self.api.changed.wait(0.02)
+            return
         for key, value in fault.headers:
             self.send_header(key, value)
         self.send_header("Content-Length", str(len(fault.body)))

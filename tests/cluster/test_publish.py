@@ -12,7 +12,9 @@ import pytest
 
 from tests.cluster.fake_api import LIMIT_S, FakeApi
 from tests.cluster.published import MACHINE, fake_api
+from tests.test_budget import rss_kib
 
+RSS_KIB_MAX = 96 * 1024  # the memory request of the container, deploy/kustomize/base/daemonset.yaml
 COMMAND = [sys.executable, "-m", "topoalloc", "publish", "--machine", MACHINE, "--gpu-memory", "80GiB"]
 
 
@@ -96,3 +98,13 @@ def test_the_agent_loads_nothing_of_what_talks_to_the_api_server():
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
 
     assert loaded.strip() == "[]"
+
+
+def test_a_publisher_stays_below_what_its_container_asks_for(tmp_path: Path):
+    with fake_api(tmp_path) as (api, config):
+        process = subprocess.Popen([*COMMAND, "--node", "n1", "--kubeconfig", str(config)], env=environment())
+        assert api.wait_for(lambda: api.picture() and api.watches)
+        resident_kib = rss_kib(process.pid)
+        assert ended(api, process) == 0
+
+    assert resident_kib <= RSS_KIB_MAX
