@@ -21,7 +21,7 @@ from topoalloc.admission.devices import Ask, DeviceTables, Owner, Refused, Want
 from topoalloc.admission.hints import Hint, Hints, ProviderAnswer
 from topoalloc.admission.numa_mask import nodes_of
 from topoalloc.admission.pod import Container, Pod
-from topoalloc.admission.policy import NumaInfo, Options, Policy, Verdict, merge
+from topoalloc.admission.policy import NumaInfo, Options, Policy, merge, parse_options, start_refusal
 from topoalloc.admission.quantity import parse_quantity
 from topoalloc.admission.refusal import Refusal
 from topoalloc.errors import InputError
@@ -78,9 +78,23 @@ def numa_of(request: Json) -> NumaInfo:
     return NumaInfo(tuple(request["nodes"]), distances)
 
 
-def merged(request: Json) -> Verdict:
-    answers = [hints_from_json(answer) for answer in request["answers"]]
-    return merge(Policy(request["policy"]), Options(request["closest"]), answers, numa_of(request))
+def options_of(request: Json) -> Options:
+    """Policy none does not look at its options."""
+    return Options() if request["policy"] == Policy.NONE else parse_options(request["options"])
+
+
+def merged(request: Json) -> Json:
+    """The merged hint and the verdict, or why the kubelet would not start."""
+    policy, numa = Policy(request["policy"]), numa_of(request)
+    try:
+        options = options_of(request)
+    except InputError as refused:
+        return {"error": str(refused)}
+    reason = start_refusal(policy, options, numa)
+    if reason is not None:
+        return {"error": reason}
+    verdict = merge(policy, options, [hints_from_json(answer) for answer in request["answers"]], numa)
+    return {"mask": verdict.hint.mask, "preferred": verdict.hint.preferred, "admit": verdict.admit}
 
 
 # CPUs ---------------------------------------------------------------------------------------------------------
@@ -94,7 +108,7 @@ def cpu_topology_of(config: Json) -> CpuTopology:
 
 def taken(request: Json) -> Json:
     """takeByTopology in upstream's words: `cpus`, `error` or `hang`."""
-    wish, topology = request["packed"], cpu_topology_of(request["cpu"])
+    wish, topology = request["take"], cpu_topology_of(request["cpu"])
     available = CpuSet.from_list(wish["available"])
     if wish["group"] == 0:
         result = take_packed(topology, available, wish["count"], spread_over_cores=wish["spread"])
@@ -284,12 +298,10 @@ class DeviceReplay:
         """All resources of one container, in the order that upstream's calls show."""
         self.seen["allocations"] += 1
         calls = told["calls"] or []
-        if len(container.limits) > 1 and told["error"]:
-            raise LeftToChance
         self.tables = device_rules.container_opened(self.tables, pod.uid)
         self.tables = device_rules.collect(self.tables, frozenset(self.active))
         error = ""
-        for resource in dict.fromkeys([*(call["resource"] for call in calls), *container.limits]):
+        for resource in visited(container, told["error"], [call["resource"] for call in calls]):
             if device_rules.is_device_resource(self.tables, resource):
                 mine = [call for call in calls if call["resource"] == resource]
                 error = error or self._one(Owner(pod.uid, container.name, resource), container, step, told, mine)
@@ -338,6 +350,19 @@ class DeviceReplay:
         assert isinstance(recorded, DeviceTables)
         self.tables = recorded
         return ""
+
+
+def visited(container: Container, error: str, called: Sequence[str]) -> list[str]:
+    """The resources of a container in upstream's random order, as far as it came.
+
+    Whatever was allocated shows in a call. What failed is the last that was called, or is named by the error.
+    """
+    silent = [resource for resource in container.limits if resource not in called]
+    if error and len(silent) > 1:
+        silent = [resource for resource in silent if resource in error]
+        if not silent and not called:
+            raise LeftToChance
+    return list(dict.fromkeys([*called, *silent]))
 
 
 def picking(preferred: frozenset[str]) -> device_rules.Pick:

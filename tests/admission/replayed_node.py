@@ -14,6 +14,7 @@ from tests.admission.replay import (
     cpu_topology_of,
     memory_nodes,
     numa_of,
+    options_of,
     picking,
     read_pod,
     start_memory,
@@ -25,7 +26,7 @@ from topoalloc.admission.cpu_distribute import HANGS
 from topoalloc.admission.devices import Ask, DeviceTables, Owner, Refused, Want
 from topoalloc.admission.hints import Hint, ProviderAnswer
 from topoalloc.admission.pod import Container, Pod
-from topoalloc.admission.policy import Options, Policy, Verdict, merge
+from topoalloc.admission.policy import Policy, Verdict, merge
 from topoalloc.admission.refusal import TOPOLOGY_AFFINITY, Refusal, unexpected
 
 
@@ -34,7 +35,7 @@ class NodeReplay:
 
     def __init__(self, request: Json) -> None:
         self.policy, self.scope = Policy(request["policy"]), request["scope"]
-        self.options, self.numa = Options(request["closest"]), numa_of(request)
+        self.options, self.numa = options_of(request), numa_of(request)
         self.devices = DeviceReplay(request["nodes"])
         self.cpu: tuple[cpu_rules.CpuManager, cpu_rules.CpuState] | None = None
         self.memory: memory_rules.MemoryState | None = None
@@ -145,6 +146,9 @@ class NodeReplay:
         devices.tables = device_rules.container_opened(devices.tables, pod.uid)
         devices.tables = device_rules.collect(devices.tables, frozenset(devices.active))
         known = [name for name in container.limits if device_rules.is_device_resource(devices.tables, name)]
+        # Upstream visits them in random order. What it recorded came first, what it refused next, and nothing after.
+        recorded_now = told["recorded"].get(container.name, {})
+        known.sort(key=lambda name: (name not in recorded_now, f" for {name}. " not in told["message"]))
         for resource in known:
             owner = Owner(pod.uid, container.name, resource)
             pick = picking(frozenset(told["recorded"].get(container.name, {}).get(resource, ())))
@@ -154,8 +158,6 @@ class NodeReplay:
                 choice = device_rules.finish(choice, answer_of({"follow": True}, choice), pick)
             devices.tables = choice.tables
             if isinstance(choice, Refused):
-                if len(known) > 1:
-                    raise LeftToChance
                 return choice.text
             if choice.devices:
                 recorded = device_rules.allocate_succeeded(devices.tables, owner, choice.devices)

@@ -43,9 +43,11 @@ class Judge:
     outcomes: Counter[str] = field(default_factory=Counter)
     kept: Callable[[Json, Json], None] = lambda question, answer: None
 
-    def agreed(self, question: Json, answer: Json) -> None:
+    def agreed(self, question: Json, answer: Json, *, replayable: bool = True) -> None:
+        """Count an answer; `replayable` unless it is equal in meaning only, or not to its end."""
         self.compared += 1
-        self.kept(question, answer)
+        if replayable:
+            self.kept(question, answer)
 
 
 def merge(judge: Judge, question: Json) -> None:
@@ -65,7 +67,7 @@ def merge(judge: Judge, question: Json) -> None:
             assert told == ours, (asked, told, ours)
             outcome = f"{asked['policy']} {'admits' if told['admit'] else 'refuses'}"
         judge.outcomes[outcome] += 1
-        judge.agreed(asked, told)
+        judge.agreed(asked, told, replayable=told == ours)
 
 
 def same_start_error(told: str, ours: str) -> bool:
@@ -98,7 +100,7 @@ def cpus(judge: Judge, question: Json) -> None:
         judge.outcomes["start refused"] += 1
     else:
         compare_steps(judge, question, told, ours)
-    judge.agreed(question, told)
+    judge.agreed(question, told, replayable=ours is not None)
 
 
 def memory(judge: Judge, question: Json) -> None:
@@ -110,12 +112,12 @@ def memory(judge: Judge, question: Json) -> None:
         sizes = [table for node in told[0].values() for tables in node["kinds"].values() for table in tables]
         assert max(sizes) > INT64_MAX, (question, told)
         judge.outcomes["more reserved than there is"] += 1
-        judge.compared += 1
+        judge.agreed(question, told, replayable=False)
         return
     if isinstance(ours, str):
         assert "nil pointer" in told["panic"], (question, told)
         judge.outcomes["upstream panics"] += 1
-        judge.compared += 1
+        judge.agreed(question, told, replayable=False)
         return
     compare_steps(judge, question, told, ours)
     judge.agreed(question, told)
@@ -156,14 +158,14 @@ def follow(judge: Judge, question: Json, told: Json, step: Callable[[Json, Json]
                 raise AssertionError(f"{difference}\nat {asked}\nof {question}") from difference
     except replay.LeftToChance:
         judge.outcomes["left to chance from some step on"] += 1
-        judge.compared += 1
+        judge.agreed(question, told, replayable=False)
         return
     judge.agreed(question, told)
 
 
 def quantity(judge: Judge, question: Json) -> None:
     told = judge.oracle.ask(question)
-    judge.compared += 1
+    judge.agreed(question, told)
     try:
         ours = parse_quantity(question["text"])
     except InputError as refusal:
@@ -197,7 +199,7 @@ def totals(judge: Judge, question: Json) -> None:
     }
     assert theirs == ours, (question, theirs, ours)
     judge.outcomes[told["qos"]] += 1
-    judge.compared += 1
+    judge.agreed(question, told)
 
 
 def fits(judge: Judge, question: Json) -> None:
@@ -207,7 +209,7 @@ def fits(judge: Judge, question: Json) -> None:
     allocatable = {name: int(text) * (1000 if name == "cpu" else 1) for name, text in amounts.items()}
     others = [replay.read_pod(other) for other in question["others"]]
     refusal = fit(replay.read_pod(question["pod"]), others, allocatable, pods_max=pods_max)
-    judge.compared += 1
+    judge.agreed(question, told)
     judge.outcomes["fits" if refusal is None else "refused"] += 1
     assert told["admit"] == (refusal is None), (question, told, refusal)
     if refusal is None:
