@@ -143,6 +143,9 @@ def test_options_are_read_as_the_kubelet_reads_them() -> None:
         ({"prefer-nearest": "true"}, "unknown Topology Manager Policy option: 'prefer-nearest'"),
         ({"prefer-closest-numa-nodes": "yes"}, "bad value for option 'prefer-closest-numa-nodes'"),
         ({"max-allowable-numa-nodes": "many"}, "unable to convert policy option to integer"),
+        ({"max-allowable-numa-nodes": " 9"}, "unable to convert policy option to integer"),
+        ({"max-allowable-numa-nodes": "1_0"}, "unable to convert policy option to integer"),
+        ({"max-allowable-numa-nodes": "\N{ARABIC-INDIC DIGIT NINE}"}, "unable to convert policy option to integer"),
         ({"max-allowable-numa-nodes": "4"}, "should not be less than 8"),
     ],
 )

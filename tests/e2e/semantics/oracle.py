@@ -35,9 +35,10 @@ class Oracle:
     """Answers come in the order of the questions. After a question that upstream never answers
     (`{"hang": true}`) the oracle ends by itself and is started anew at the next one."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: Path | None = None, answer_max_s: float = ANSWER_MAX_S) -> None:
         self.answered = 0
-        self._program = binary("oracle")
+        self._program = program or binary("oracle")
+        self._answer_max_s = answer_max_s
         self._stderr = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed by __exit__
         self._process: subprocess.Popen[bytes] | None = None
         self._unread = b""
@@ -89,12 +90,12 @@ class Oracle:
     def _answer(self, question: Json) -> Json:
         process = self._running()
         assert process.stdout is not None
-        deadline = time.monotonic() + ANSWER_MAX_S
+        deadline = time.monotonic() + self._answer_max_s
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             while b"\n" not in self._unread:
                 if not selector.select(deadline - time.monotonic()):
-                    raise self._failure(f"said nothing for {ANSWER_MAX_S:.0f} s", question)
+                    raise self._failure(f"said nothing for {self._answer_max_s:g} s", question)
                 chunk = os.read(process.stdout.fileno(), 1 << 16)
                 if not chunk:
                     raise self._failure("crashed", question)
