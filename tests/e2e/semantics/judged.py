@@ -233,13 +233,13 @@ class Kind:
 
 
 KINDS = {
-    "merge": Kind(merge_cases.merges(), merge, 150, 6_000),
-    "take": Kind(cpu_cases.takes(), take, 110, 5_000),
-    "devices": Kind(device_cases.conversations(), devices, 60, 2_500),
+    "merge": Kind(merge_cases.merges(), merge, 150, 5_000),
+    "take": Kind(cpu_cases.takes(), take, 110, 5_500),
+    "devices": Kind(device_cases.conversations(), devices, 60, 3_000),
     "cpus": Kind(cpu_cases.conversations(), cpus, 60, 2_500),
     "memory": Kind(memory_cases.conversations(), memory, 60, 2_500),
     "node": Kind(node_cases.admissions(), node, 60, 2_000),
-    "quantity": Kind(pod_cases.quantities(), quantity, 100, 4_000),
-    "totals": Kind(pod_cases.totals(), totals, 40, 2_000),
-    "fit": Kind(pod_cases.fits(), fits, 40, 2_000),
+    "quantity": Kind(pod_cases.quantities(), quantity, 100, 2_000),
+    "totals": Kind(pod_cases.totals(), totals, 40, 1_000),
+    "fit": Kind(pod_cases.fits(), fits, 40, 1_000),
 }

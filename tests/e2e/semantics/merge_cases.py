@@ -12,8 +12,8 @@ from topoalloc.admission.policy import MAX_ALLOWABLE, PREFER_CLOSEST
 Json = Any
 NODES_MAX = 8
 DISTANCES = st.sampled_from((10, 11, 12, 13, 20, 21, 30, 31, 254))
-# Upstream tries every combination of one hint per list.
-COMBINATIONS_MAX = 20_000
+# Upstream tries every combination of one hint per list; this is two resources on all of eight nodes.
+COMBINATIONS_MAX = 255 * 255
 # Words that Go and Python could read differently; most of them are refused by both.
 BOOL_WORDS = ("true", "false", "T", "0", "1", "yes", "", " true", "tRUE")
 NUMBER_WORDS = ("8", "9", "16", "+9", "09", "7", "-1", "1e1", "", " 9", "9 ", "9\n", "1_0", "٩", "9.0", "0x9", "9" * 20)
@@ -89,14 +89,19 @@ def supplied_hints(draw: st.DrawFn, nodes: list[int]) -> Json:
 
 
 def bounded(answers: list[Json]) -> list[Json]:
-    """As many of the answers, from the first, as upstream can try in reasonable time."""
-    combinations, kept = 1, []
+    """The answers without the resources, from some on, whose hints are too many to combine with the others'."""
+    combinations = 1
+    kept: list[Json] = []
     for answer in answers:
-        for hints in (answer or {}).values():
-            combinations *= max(1, len(hints or ()))
-        if combinations > COMBINATIONS_MAX:
-            break
-        kept.append(answer)
+        if answer is None:
+            kept.append(None)
+            continue
+        kept.append({})
+        for resource, hints in answer.items():
+            more = max(1, len(hints or ()))
+            if combinations * more <= COMBINATIONS_MAX:
+                combinations *= more
+                kept[-1][resource] = hints
     return kept
 
 

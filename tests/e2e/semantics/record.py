@@ -1,7 +1,7 @@
 """Writes tests/admission/recorded anew: a sample of cases with upstream's answers, for tests that have no oracle.
 
 `python -m tests.e2e.semantics.record`, after `make e2e-components COMPONENTS=oracle`. The same cases are drawn each
-time, so that what changes in the files is what changed upstream or in the strategies.
+time; the answers differ where upstream chooses devices at random.
 """
 
 from __future__ import annotations
