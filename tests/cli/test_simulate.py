@@ -138,6 +138,21 @@ def test_a_kubelet_configuration_switches_the_static_cpu_manager_on(
     assert [one["cpus"] for one in document["pods"][0]["containers"]] == ["1-2", "3-4"]
 
 
+def test_under_the_static_memory_manager_a_container_is_told_where_its_memory_is(
+    scratch: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kubelet = scratch / "kubelet.yaml"
+    kubelet.write_text(
+        "kind: KubeletConfiguration\ntopologyManagerPolicy: single-numa-node\nmemoryManagerPolicy: Static\n"
+        "reservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}]\n"
+    )
+    pods = pods_file(scratch, pod_yaml("g", {CORE: 100, "cpu": 2, "memory": GIB}), pod_yaml("shared", {CORE: 100}))
+    sources = [str(MACHINES / f"asus-esc8000a-e12-4xrtx6000ada.{kind}.txt") for kind in ("topo-m", "numactl-H")]
+    document = simulated(capsys, ["--node", *sources, "--pods", pods, "--kubelet-config", str(kubelet)])
+    guaranteed, shared = (pod["containers"][0] for pod in document["pods"])
+    assert (guaranteed["memory_nodes"], shared["memory_nodes"]) == (guaranteed["numa_nodes"], None)
+
+
 def test_arguments_go_before_the_kubelet_configuration(scratch: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kubelet = scratch / "kubelet.yaml"
     kubelet.write_text("topologyManagerPolicy: restricted\ntopologyManagerScope: pod\n")

@@ -196,7 +196,7 @@ def test_a_request_that_makes_no_sense_has_no_remedy_in_free_devices() -> None:
 
 
 def container_outcome(name: str, *gpus: GpuShare, links: tuple[PairLink, ...] = ()) -> ContainerOutcome:
-    return ContainerOutcome(name, False, {}, gpus, ("NIC0",), (0,), None, links, None, ())
+    return ContainerOutcome(name, False, {}, gpus, ("NIC0",), (0,), None, None, links, None, ())
 
 
 def test_the_table_has_a_line_per_container_the_reason_below_and_a_summary() -> None:

@@ -47,12 +47,13 @@ class Question:
 @dataclass(frozen=True)
 class Seen:
     """One pod on one side. `questions` by (container, resource); of what its containers hold: `devices` as device ->
-    count by (container, resource), `cpus` by container. A container that has ended holds nothing."""
+    count by (container, resource), `cpus` and `memory_nodes` by container. A container that has ended holds nothing."""
 
     verdict: Verdict
     questions: Mapping[tuple[str, str], Question]
     devices: Mapping[tuple[str, str], Mapping[str, int]] = field(default_factory=dict)
     cpus: Mapping[str, str] = field(default_factory=dict)
+    memory_nodes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def seen_really(
@@ -72,7 +73,8 @@ def seen_really(
             for resource, ids in one.devices.items()
         }
         cpus = {container: str(CpuSet.of(one.cpus)) for container, one in held.items() if one.cpus}
-        seen[name] = Seen(verdicts[name], asked.get(name, {}), devices, cpus)
+        memory_nodes = {container: one.memory_nodes for container, one in held.items() if one.memory_nodes}
+        seen[name] = Seen(verdicts[name], asked.get(name, {}), devices, cpus, memory_nodes)
     return seen
 
 
@@ -144,7 +146,9 @@ def _simulated(
         for one in containers
         for resource, ids in one["devices"].items()
     }
-    return Seen(verdict, asked.get(name, {}), devices, {one["name"]: one["cpus"] for one in containers if one["cpus"]})
+    cpus = {one["name"]: one["cpus"] for one in containers if one["cpus"]}
+    memory_nodes = {one["name"]: tuple(one["memory_nodes"]) for one in containers if one["memory_nodes"]}
+    return Seen(verdict, asked.get(name, {}), devices, cpus, memory_nodes)
 
 
 def questions_in(log: str) -> dict[str, dict[tuple[str, str], Question]]:

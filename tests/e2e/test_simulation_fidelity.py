@@ -1,4 +1,5 @@
-"""`topoalloc simulate` says of random pods what a real kubelet says of them: verdict, words, questions, devices, CPUs.
+"""`topoalloc simulate` says of random pods what a real kubelet says of them: verdict, words, questions, devices,
+CPUs and memory.
 
 Lists of 30 pods on five machines, each under another policy and scope. The node is emptied between two lists, and a pod
 is created after the verdict on the one before it, so that both sides decide in the same order.
@@ -186,7 +187,7 @@ def compared(real: Mapping[str, Seen], simulated: Callable[[int], Mapping[str, S
 
 def what_differs(real: Seen, simulated: Seen) -> str:
     parts = []
-    for aspect in ("verdict", "questions", "devices", "cpus"):
+    for aspect in ("verdict", "questions", "devices", "cpus", "memory_nodes"):
         one, other = getattr(real, aspect), getattr(simulated, aspect)
         if one == other:
             continue

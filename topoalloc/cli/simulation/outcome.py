@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from topoalloc.admission.devices import Owner
+from topoalloc.admission.memory import MemoryBlock
 from topoalloc.admission.numa_mask import nodes_of
 from topoalloc.admission.pod import Container, is_extended
 from topoalloc.admission.refusal import Refusal
@@ -40,6 +41,7 @@ class ContainerOutcome:
     nics: tuple[str, ...]
     numa_nodes: tuple[int, ...] | None
     cpus: str | None
+    memory_nodes: tuple[int, ...] | None
     links: tuple[PairLink, ...]
     affinity: tuple[int, ...] | None
     calls: tuple[PluginCall, ...]
@@ -114,6 +116,7 @@ def _container_outcome(
         nics=got.nics,
         numa_nodes=_numa_nodes(inventory.machine, got),
         cpus=str(admission.cpus[container.name]) or None,
+        memory_nodes=_memory_nodes(admission.memory[container.name]),
         links=pair_links(inventory.machine, (share.id for share in got.gpus), got.nics),
         affinity=None if hint is None or hint.mask is None else nodes_of(hint.mask),
         calls=tuple(call for call in admission.calls if call.container == container.name),
@@ -140,6 +143,12 @@ def _numa_nodes(machine: Machine, got: Granted) -> tuple[int, ...] | None:
     nodes.extend(nic.numa_node for nic in machine.nics if nic.id in got.nics)
     told = [node for node in nodes if not isinstance(node, Unknown)]
     return tuple(sorted(set(told))) if told and len(told) == len(nodes) else None
+
+
+def _memory_nodes(blocks: Iterable[MemoryBlock]) -> tuple[int, ...] | None:
+    """The nodes that the memory manager set memory aside on; None where it set none aside."""
+    nodes = {node for block in blocks for node in nodes_of(block.mask)}
+    return tuple(sorted(nodes)) or None
 
 
 def _class_of(link: Link | None) -> str | None:

@@ -49,6 +49,7 @@ def _container(container: ContainerOutcome) -> dict[str, object]:
         "nics": list(container.nics),
         "numa_nodes": None if container.numa_nodes is None else list(container.numa_nodes),
         "cpus": container.cpus,
+        "memory_nodes": None if container.memory_nodes is None else list(container.memory_nodes),
         "links": [{"a": link.a, "b": link.b, "class": link.link_class} for link in container.links],
         "affinity": None if container.affinity is None else list(container.affinity),
         "calls": [_call(call) for call in container.calls],

@@ -16,6 +16,7 @@ from types import TracebackType
 from topoalloc.admission.devices import Owner
 from topoalloc.admission.explain import Explanation
 from topoalloc.admission.hints import Hint
+from topoalloc.admission.memory import MemoryBlock
 from topoalloc.admission.pod import Pod
 from topoalloc.admission.policy import NumaInfo, numa_info, start_refusal
 from topoalloc.admission.predicates import fit
@@ -38,8 +39,8 @@ UNLIMITED_PODS = 2**31 - 1
 class Admission:
     """What came of one pod: the verdict, and what its containers had been given when it fell.
 
-    `devices` and `answers` (serialised ContainerAllocateResponse) are keyed by owner; `cpus` by container. `others`
-    is what containers of other active pods held then.
+    `devices` and `answers` (serialised ContainerAllocateResponse) are keyed by owner; `cpus` and `memory` by container.
+    `others` is what containers of other active pods held then.
     """
 
     pod: Pod
@@ -50,6 +51,7 @@ class Admission:
     answers: Mapping[Owner, bytes]
     others: Mapping[Owner, frozenset[str]]
     cpus: Mapping[str, CpuSet]
+    memory: Mapping[str, tuple[MemoryBlock, ...]]
     calls: tuple[PluginCall, ...]
 
     @property
@@ -214,5 +216,6 @@ class SimulatedKubelet:
             answers={owner: answers[owner] for owner in recorded if owner in answers},
             others={owner: ids for owner, ids in everything.items() if owner.pod_uid in active},
             cpus={container.name: self._exclusive.cpus_of(pod.uid, container.name) for container in pod.containers},
+            memory={one.name: self._exclusive.memory_of(pod.uid, one.name) for one in pod.containers},
             calls=tuple(self._calls),
         )
