@@ -6,6 +6,7 @@ kubelet has on record, not from our ledger.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -57,7 +58,35 @@ class Tally:
     aborted: int = 0  # refused after devices had been given
     restarts: int = 0
     paired: int = 0  # containers that got a GPU and a NIC
+    unnamed: int = 0  # pods one of whose containers the agent could not name: the pods API was late or starting
+    far_unnamed: list[str] = field(default_factory=list)  # their NICs are near by luck alone (docs/adr/0002)
     faults: list[str] = field(default_factory=list)
+
+
+class _Guesses(logging.Handler):
+    """Hears the agent say that it does not know whose call it answers."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.heard = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard |= "unnamed" in record.getMessage()
+
+
+@contextmanager
+def _listening() -> Iterator[_Guesses]:
+    logger, guesses = logging.getLogger("topoalloc.agent.desk"), _Guesses()
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(guesses)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield guesses
+    finally:
+        logger.removeHandler(guesses)
+        logger.setLevel(level)
+        logger.propagate = propagate
 
 
 def pods(random: Random, count: int) -> Iterator[Pod]:
@@ -98,7 +127,7 @@ def live(seed: int, pod_count: int) -> Tally:
     settings = KubeletSettings(policy=policy, scope=random.choice(list(Scope)))
     behaviour = Behaviour(loses_reservations=random.random() < 0.5, limits_requests=False)
     tally = Tally()
-    with _node(machine, settings, behaviour, seed) as node:
+    with _listening() as guesses, _node(machine, settings, behaviour, seed) as node:
         for pod in pods(random, pod_count):
             if random.random() < RESTARTS:
                 node.restart_agent()
@@ -106,9 +135,10 @@ def live(seed: int, pod_count: int) -> Tally:
             if random.random() < RESTARTS:
                 node.kubelet.restart(lambda _: node.wait_ready())
                 tally.restarts += 1
-            before = node.held_nics()
+            before, guesses.heard = node.held_nics(), False
             admission = node.kubelet.admit(pod)
-            _judge(node, admission, before, tally)
+            tally.unnamed += guesses.heard
+            _judge(node, admission, before, tally, named=not guesses.heard)
             running = [active.uid for active in node.kubelet.pods.active()]
             if running and random.random() < ENDINGS:
                 uid = random.choice(running)
@@ -170,7 +200,7 @@ def _node(machine: Machine, settings: KubeletSettings, behaviour: Behaviour, see
         yield _Node(stack, machine, kubelet, for_agent)
 
 
-def _judge(node: _Node, admission: Admission, nics_before: dict[str, str], tally: Tally) -> None:
+def _judge(node: _Node, admission: Admission, nics_before: dict[str, str], tally: Tally, *, named: bool) -> None:
     outcome = outcome_of(admission, node.inventory)
     tally.pods += 1
     tally.admitted += outcome.admitted
@@ -186,7 +216,8 @@ def _judge(node: _Node, admission: Admission, nics_before: dict[str, str], tally
             _judge_container(node, container, tally, outcome.name)
             if container.gpus and container.nics and not handed_on:
                 tally.paired += 1
-                _judge_nearness(node, container, taken, tally, outcome.name)
+                far = _farness(node, container, taken, outcome.name)
+                (tally.faults if named else tally.far_unnamed).extend(far)
             if container.name not in finished:
                 taken |= {node.inventory.nic_keys[_position(node, nic)] for nic in container.nics}
     tally.faults.extend(_given_twice(node))
@@ -217,8 +248,8 @@ def _judge_container(node: _Node, container: ContainerOutcome, tally: Tally, pod
         tally.faults.append(f"{where}: injected NICs {container.nics} are not those recorded")
 
 
-def _judge_nearness(node: _Node, container: ContainerOutcome, taken: set[str], tally: Tally, pod: str) -> None:
-    """No free NICs inside the container's affinity would have served its GPUs better."""
+def _farness(node: _Node, container: ContainerOutcome, taken: set[str], pod: str) -> list[str]:
+    """Empty unless free NICs inside the container's affinity would have served its GPUs better."""
     gpus = [share.id for share in container.gpus]
     resource = node.inventory.resource(NIC_RESOURCE)
     assert resource is not None
@@ -234,8 +265,9 @@ def _judge_nearness(node: _Node, container: ContainerOutcome, taken: set[str], t
     sets = combinations([nic.id for nic in free], len(container.nics))
     best = max(_service(node.machine, gpus, nics) for nics in sets)
     got = _service(node.machine, gpus, container.nics)
-    if got != best:
-        tally.faults.append(f"{pod}/{container.name}: NICs {container.nics} serve {gpus} with {got}, not {best}")
+    if got == best:
+        return []
+    return [f"{pod}/{container.name}: NICs {container.nics} serve {gpus} with {got}, not {best}"]
 
 
 def _service(machine: Machine, gpus: list[str], nics: tuple[str, ...]) -> tuple[int, ...]:
