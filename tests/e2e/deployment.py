@@ -62,7 +62,10 @@ class Deployment:
         }
         (folder / "e2e").mkdir()
         (folder / "e2e" / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
-        shutil.copyfile(self.cluster.machine_path, folder / "components" / "recorded-machine" / "machine")
+        machine = self.cluster.machine_path.read_text()
+        # kustomize writes no text whose first line begins with a tab (see the component's own remark)
+        above = "$ nvidia-smi topo -m\n" if machine.startswith("\t") else ""
+        (folder / "components" / "recorded-machine" / "machine").write_text(above + machine)
         file = folder / "base" / "config.yaml"
         file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **self.all_keys()}))
 
