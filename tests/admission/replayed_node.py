@@ -148,7 +148,7 @@ class NodeReplay:
         known = [name for name in container.limits if device_rules.is_device_resource(devices.tables, name)]
         # Upstream visits them in random order. What it recorded came first, what it refused next, and nothing after.
         recorded_now = told["recorded"].get(container.name, {})
-        known.sort(key=lambda name: (name not in recorded_now, f" for {name}. " not in told["message"]))
+        known.sort(key=lambda name: (name not in recorded_now, name not in told["message"]))
         for resource in known:
             owner = Owner(pod.uid, container.name, resource)
             pick = picking(frozenset(told["recorded"].get(container.name, {}).get(resource, ())))

@@ -28,10 +28,17 @@ class Comparisons:
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
         self._judges: dict[str, Judge] = {}
+        self._failures: dict[str, Exception] = {}
 
     def of(self, name: str) -> Judge:
+        if name in self._failures:
+            raise self._failures[name]
         if name not in self._judges:
-            self._judges[name] = compared(name, Judge(self._oracle))
+            try:
+                self._judges[name] = compared(name, Judge(self._oracle))
+            except Exception as failure:
+                self._failures[name] = failure
+                raise
         return self._judges[name]
 
 
