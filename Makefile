@@ -6,7 +6,7 @@ PROTOS := $(wildcard proto/topoalloc/pb/*.proto)
 DEMO_MACHINE := tests/machines/dgx-a100-epyc-nps4-10nic.topo-m.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help dev check test test-slow bench demo proto check-proto e2e-components
+.PHONY: help dev check test test-slow bench demo proto check-proto e2e e2e-slow e2e-components cluster
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,9 +41,22 @@ test: $(BIN)/.dev ## every test that takes seconds
 test-slow: $(BIN)/.dev ## every test but end to end, with 10,000 examples per property (hours on two cores)
 	TOPOALLOC_SLOW=1 $(BIN)/pytest -n auto -m "not e2e" --timeout 7200 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
+# One test after the other and in the order of the files: a cluster takes its time to start.
+E2E := $(BIN)/pytest tests/e2e -p no:randomly --timeout 1800 -o faulthandler_timeout=0
+
+e2e: $(BIN)/.dev e2e-components ## against a real Kubernetes on this machine (root; half an hour more the first time)
+	$(E2E) -m "not slow" $(PYTEST_ARGS)
+
+e2e-slow: $(BIN)/.dev e2e-components ## the same with 50 restarts, 500 containers, 1,500 compared pods, 20,000 cases (hours)
+	TOPOALLOC_SLOW=1 $(E2E) $(PYTEST_ARGS)
+
 # COMPONENTS="oracle" builds only that; COMPONENTS="kubelet-1.36" the kubelet of an earlier minor release.
-e2e-components: ## build a real Kubernetes, containerd and the oracle (needs Go; half an hour the first time)
-	@$(PYTHON) tests/e2e/components/build.py $(COMPONENTS)
+e2e-components: $(BIN)/.dev ## build a real Kubernetes, containerd and the oracle (needs Go; half an hour the first time)
+	@$(BIN)/python tests/e2e/components/build.py $(COMPONENTS)
+
+# ARGS="--machine dgx1-v100-4nic-unsorted-columns.topo-m.txt --nodes 2 --policy none", ARGS=--help for all of them.
+cluster: $(BIN)/.dev e2e-components ## a real Kubernetes with topoalloc on it to play with, until Ctrl-C
+	@$(BIN)/python -m tests.e2e.cluster $(ARGS)
 
 bench: $(BIN)/.dev ## speed and memory, printed and never judged
 	$(BIN)/pytest tests/bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:randomly $(PYTEST_ARGS)

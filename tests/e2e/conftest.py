@@ -17,6 +17,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The time of every file, and the figures that tests recorded."""
+    took_s: dict[str, float] = {}
+    figures: list[str] = []
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            if not isinstance(report, pytest.TestReport) or not report.nodeid.startswith("tests/e2e/"):
+                continue
+            name = report.nodeid.partition("::")[0]
+            took_s[name] = took_s.get(name, 0.0) + report.duration
+            if report.when == "call":
+                figures += [f"{what}: {figure}" for what, figure in report.user_properties]
+    if took_s:
+        terminalreporter.section("a real Kubernetes")
+        for name, seconds in sorted(took_s.items()):
+            terminalreporter.write_line(f"{seconds:8.1f} s  {name}")
+        for figure in sorted(figures):
+            terminalreporter.write_line(figure)
+
+
 @pytest.fixture(scope="session")
 def images() -> tuple[Path, Path]:
     """Archives of the images that every test cluster gets: topoalloc and the workload."""

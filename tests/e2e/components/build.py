@@ -26,6 +26,18 @@ PROGRESS_S = 30
 # The kubelet takes under ten minutes on two cores with nothing built before; beyond this the machine is stuck.
 BUILD_MAX_S = 3600
 LOG_TAIL_LINES = 20
+# Programs that the cluster and its images need, with the Debian package of each.
+DEBIAN_PROGRAMS = (
+    ("etcd", "etcd-server"),
+    ("runc", "runc"),
+    ("buildah", "buildah"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("gcc", "gcc libc6-dev"),
+    ("ip", "iproute2"),
+    ("openssl", "openssl"),
+    ("nsenter", "util-linux"),
+    ("pkill", "procps"),
+)
 CNI_FOLDERS = ("/usr/lib/cni", "/opt/cni/bin")
 
 
@@ -199,7 +211,7 @@ def missing_here() -> list[str]:
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", ""), "/usr/sbin", "/sbin"])
     lines = []
     packages = []
-    for program, package in (("etcd", "etcd-server"), ("runc", "runc")):
+    for program, package in DEBIAN_PROGRAMS:
         if shutil.which(program, path=path) is None:
             packages.append(package)
     if not any((Path(folder) / "loopback").exists() for folder in CNI_FOLDERS):
