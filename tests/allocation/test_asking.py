@@ -122,6 +122,14 @@ def test_an_init_container_is_placed_for_itself_where_its_pods_app_fits_nowhere(
     assert len(positions(answer(CORE_RESOURCE, 10, *pod, holdings=busy))) == 1
 
 
+def test_an_init_container_is_placed_for_itself_where_its_pods_app_fits_only_outside_what_is_offered():
+    busy = {Owner("ns", "other", f"app{gpu}"): held(cores(gpu, 100)) for gpu in range(4, 7)}
+    pod = (container("init", init=True, cores=10, memory=1), container(cores=200))
+    elsewhere = frozenset[str]().union(*(memory(gpu, 16) for gpu in range(4)))
+
+    assert positions(answer(MEMORY_RESOURCE, 1, *pod, holdings=busy, without=elsewhere)) == {7}
+
+
 def test_memory_is_chosen_where_the_init_containers_cores_will_be_handed_on():
     init = {Owner("ns", "pod", "init"): held(cores(6, 50), init=True)}
     pod = (container("init", init=True, cores=50), container(cores=50, memory=4))

@@ -18,7 +18,7 @@ from topoalloc.allocation.vacancy import Question, View, candidates, offer_for, 
 from topoalloc.placement.board import Board
 from topoalloc.placement.choose import Choice, NoChoice, choose
 from topoalloc.placement.offer import Want
-from topoalloc.sharing.inventory import Device, Inventory, ResourceKind
+from topoalloc.sharing.inventory import Inventory, ResourceKind
 from topoalloc.sharing.settings import CORES_PER_GPU, NumaReporting
 
 # Cores an unnamed container may be about to ask beside its memory, most first: more room serves more of them.
@@ -103,7 +103,7 @@ def _wanted(
     """Place a known request, unless Allocate will refuse it anyway.
 
     The devices of an ordinary init container are handed on to the pod's later containers, so it is placed where the
-    largest of these fits too, if there is such a place.
+    largest of these fits too, if there is such a place among what the kubelet offers.
     """
     demand = demand_of(who.container, view.inventory)
     fault = demand_fault(view.inventory, demand)
@@ -112,7 +112,9 @@ def _wanted(
     if who.container.init:
         choice = _chosen(board, question, _with_successors(who, demand, view.inventory), view, nodes)
         if isinstance(choice, Choice):
-            return replace(choice, gpus=choice.gpus[: max(1, demand.whole_gpus)])
+            choice = replace(choice, gpus=choice.gpus[: max(1, demand.whole_gpus)])
+            if _carried_out(question, view, choice) is not None:
+                return choice
     return _chosen(board, question, demand, view, nodes)
 
 
@@ -228,16 +230,17 @@ def _preference(
 ) -> Preference:
     if isinstance(choice, NoChoice):
         return Preference(valid_set(question, view.foreign), owner, guess, None, choice.reasons)
-    ids = _ids_of(question, candidates(question, view.foreign), choice)
-    if len(ids) == question.size and question.must_include <= set(ids):
+    ids = _carried_out(question, view, choice)
+    if ids is not None:
         return Preference(ids, owner, guess, choice, ())
     reason = "the kubelet's candidates rule the best choice out"
     return Preference(valid_set(question, view.foreign), owner, guess, None, (reason,))
 
 
-def _ids_of(question: Question, devices: tuple[Device, ...], choice: Choice) -> tuple[str, ...]:
-    """The candidates that carry out a choice, at most `size`."""
+def _carried_out(question: Question, view: View, choice: Choice) -> tuple[str, ...] | None:
+    """The candidates that carry out a choice; None where they do not: too few, or not with every must-include id."""
     kind = question.resource.kind
     positions = {p for chosen in choice.nics for p in chosen} if kind is ResourceKind.NIC else set(choice.gpus)
-    picked = [device.id for device in devices if device.position in positions]
-    return tuple(picked[: question.size])
+    devices = candidates(question, view.foreign)
+    ids = tuple(device.id for device in devices if device.position in positions)[: question.size]
+    return ids if len(ids) == question.size and question.must_include <= set(ids) else None
