@@ -102,7 +102,10 @@ class Deployment:
         return all(there.get(name) == ids for name, ids in wanted.items())
 
     def agent_pid(self, node: Node) -> int | None:
-        """The agent's process on a node, as this machine numbers it; None while there is none."""
+        return self.process(node, "agent")
+
+    def process(self, node: Node, verb: str) -> int | None:
+        """The process of `topoalloc VERB` on a node, as this machine numbers it; None while there is none."""
         for folder in Path("/proc").iterdir():
             if not folder.name.isdigit():
                 continue
@@ -111,7 +114,8 @@ class Deployment:
                 groups = (folder / "cgroup").read_text()
             except OSError:  # it ended
                 continue
-            if b"agent" in words[:4] and any(b"topoalloc" in word for word in words[:3]) and node.cgroup in groups:
+            ours = any(b"topoalloc" in word for word in words[:3])
+            if verb.encode() in words[:4] and ours and node.cgroup in groups:
                 return int(folder.name)
         return None
 

@@ -59,6 +59,8 @@ def kubelet_configuration(
         "imageGCLowThresholdPercent": 99,
         "maxPods": 250,
         "podLogsDir": f"{base}/pods",
+        "staticPodPath": f"{base}/static",
+        "fileCheckFrequency": "1s",
         "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
         "topologyManagerPolicy": settings.policy,

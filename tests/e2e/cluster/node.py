@@ -65,7 +65,7 @@ class Node:
         return self.kubelet_folder / "device-plugins"
 
     def start(self) -> None:
-        for folder in ("kubelet", "sys", "tunables", "logs", "pods", "log", "cni", "dev"):
+        for folder in ("kubelet", "sys", "tunables", "logs", "pods", "log", "cni", "dev", "static"):
             (self.base / folder).mkdir(parents=True)
         self.room = self.house.room()
         self._make_cgroups()
