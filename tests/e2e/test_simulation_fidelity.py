@@ -9,7 +9,7 @@ through the resources of a container (allocateContainerResources: a Go map), and
 container left it takes where these are more than needed (devicesToAllocate: UnsortedList of a set). They decide which
 of several faults is met first, which questions come before it, and which of several GPUs' cores a container inherits.
 The simulator throws dice in the same two places, so a pod may differ from what it says under one seed if it is as the
-simulator says under another; whatever is under none is a difference.
+simulator says under another; whatever is under none is a difference. Whether a pod is admitted is never left to chance.
 """
 
 from __future__ import annotations
@@ -181,7 +181,8 @@ def compared(
         if seen == first[name]:
             found.add(name, seen)
             continue
-        for seed in range(1, SEEDS_MAX) if left_to_chance(pod) else ():
+        decided_alike = seen.verdict.admitted == first[name].verdict.admitted
+        for seed in range(1, SEEDS_MAX) if decided_alike and left_to_chance(pod) else ():
             if seed not in others:
                 others[seed] = simulated(seed)
             if seen == others[seed][name]:
