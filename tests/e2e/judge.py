@@ -35,8 +35,11 @@ class Fault:
         return f"{self.pod}/{self.container}: {self.text}"
 
 
-def faults(cluster: Cluster, node: Node) -> list[Fault]:
-    """Everything wrong on a node now: devices held twice, halves apart, far NICs, environments that lie."""
+def faults(cluster: Cluster, node: Node, *, nics_near: bool = True) -> list[Fault]:
+    """Everything wrong on a node now: devices held twice, halves apart, far NICs, environments that lie.
+
+    `nics_near=False` where pods came and went at the same time: a NIC that is free now was not when another was chosen.
+    """
     listed = PodResourcesOf(node.pod_resources).listed()
     specs = specifications(node)
     found = held_twice(listed)
@@ -45,7 +48,7 @@ def faults(cluster: Cluster, node: Node) -> list[Fault]:
         spec = specs.get((pod, name))
         if spec is not None:
             found += [Fault(pod, name, text) for text in _lies(held, environment(spec))]
-    return found + far_nics(cluster.machine, listed)
+    return found + (far_nics(cluster.machine, listed) if nics_near else [])
 
 
 def held_twice(listed: Mapping[tuple[str, str], Held]) -> list[Fault]:

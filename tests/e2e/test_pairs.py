@@ -112,8 +112,7 @@ def test_pods_deleted_in_the_middle_of_their_admission_part_no_halves(cluster: C
         judged = verdicts(cluster, [item["metadata"]["name"] for item in pods])
 
         assert [name for name, verdict in judged.items() if not verdict.admitted] == []
-        found = [fault for fault in faults(cluster, node) if "nearer and free" not in fault.text]
-        assert [str(fault) for fault in found] == []  # a NIC that a deleted pod held for a moment was not to be had
+        assert [str(fault) for fault in faults(cluster, node, nics_near=False)] == []
         delete_all(cluster)
 
 
