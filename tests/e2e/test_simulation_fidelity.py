@@ -4,7 +4,7 @@ CPUs and memory.
 Lists of 30 pods on five machines, each under another policy and scope. The node is emptied between two lists, and a pod
 is created after the verdict on the one before it, so that both sides decide in the same order.
 
-A kubelet leaves two things of an admission to chance (pkg/kubelet/cm/devicemanager/manager.go, where both are loops over
+A kubelet leaves two things of an admission to chance (pkg/kubelet/cm/devicemanager/manager.go: both are loops over
 a Go map): in which order it goes through the resources of a container (allocateContainerResources), and which of the
 devices that an init container left it takes where these are more than needed (devicesToAllocate). They decide which of
 several faults is met first, which questions come before it, and which of several GPUs' cores a container inherits. The
