@@ -24,7 +24,7 @@ from tests.e2e.cluster.node import PAUSE_IMAGE
 from tests.e2e.workloads import IMAGE as WORKLOAD_IMAGE
 
 REPOSITORY = Path(__file__).parents[3]
-IMAGE = "topoalloc:e2e"
+IMAGE = "localhost/topoalloc:e2e"
 INPUTS = ("topoalloc", "pyproject.toml", "README.md", "LICENSE", ".dockerignore", "deploy/Dockerfile")
 _BASE_IMAGE = "localhost/topoalloc-base"
 _WORKLOAD_SOURCE = Path(__file__).with_name("workload.c")
