@@ -42,6 +42,7 @@ _BASE_COMMAND = (
 _PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "cert")
 _COMMAND_TIMEOUT_S = 1800.0  # packages are fetched and compiled on whatever machine this is
 _LOG_LINES_SHOWN = 40
+FORGET_AFTER_S = 3600.0
 _IMAGES_KEPT_MAX = 60  # a build makes about ten, of which a changed code repeats three
 
 
@@ -195,9 +196,10 @@ def _digest(*parts: str | bytes) -> str:
 
 
 def _forget_all_but(cache: Path, kept: Path, pattern: str) -> None:
+    """Archives that nobody has made lately; another run may still be importing a newer one."""
     for path in cache.glob(pattern):
-        if path != kept:
-            path.unlink()
+        if path != kept and time.time() - path.stat().st_mtime > FORGET_AFTER_S:
+            path.unlink(missing_ok=True)
 
 
 def _put(path: Path, content: bytes) -> None:
