@@ -50,7 +50,7 @@ def build_image(cache: Path | None = None) -> Path:
     """A docker archive of `topoalloc:e2e`, made from this working tree; `cache` is the tests' cache folder."""
     cache = cache or cache_folder()
     files = sorted(_files_below(REPOSITORY / name for name in INPUTS))
-    key = _digest(*_BASE_COMMAND, *(part for path in files for part in (str(path), path.read_bytes())))
+    key = _digest(IMAGE, *_BASE_COMMAND, *(part for path in files for part in (str(path), path.read_bytes())))
     archive = cache / f"topoalloc-{key}.tar"
     with _only_one(cache):
         if not archive.exists():
@@ -64,7 +64,7 @@ def build_image(cache: Path | None = None) -> Path:
 def build_workload_image(cache: Path | None = None) -> Path:
     """A docker archive of one image, /pause and nothing else, under two names: the containers' and the sandboxes'."""
     cache = cache or cache_folder()
-    archive = cache / f"workload-{_digest(_WORKLOAD_SOURCE.read_bytes())}.tar"
+    archive = cache / f"workload-{_digest(WORKLOAD_IMAGE, PAUSE_IMAGE, _WORKLOAD_SOURCE.read_bytes())}.tar"
     with _only_one(cache):
         if not archive.exists():
             with _told(f"image {WORKLOAD_IMAGE}"):
