@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,15 @@ def test_the_binding_resource_and_what_would_have_to_be_free_are_named(full: tup
 
 def test_a_request_that_no_empty_node_could_serve_is_said_to_be_one(full: tuple[Inventory, Occupancy]):
     assert "ask for less: the whole node has 8 of topoalloc.io/nic" in told(full, asking("c", nic=9), SINGLE)
+
+
+def test_a_pod_that_came_while_the_agent_was_away_is_told_so(full: tuple[Inventory, Occupancy]):
+    inventory, occupancy = full
+    away = replace(occupancy, allocatable=replace(occupancy.allocatable, devices={}))
+
+    assert "No device of topoalloc.io/vgpu-core is healthy" in told(
+        (inventory, away), asking("c", vgpu_core=100), SINGLE
+    )
 
 
 def test_without_the_kubelets_configuration_the_note_says_what_is_missing(full: tuple[Inventory, Occupancy]):

@@ -168,10 +168,12 @@ def _fault_of_pairing(state: State, inventory: Inventory, claim: Claim, speaker:
     demand = demand_of(speaker.container, inventory) if speaker.container else None
     if claim.resource.kind is ResourceKind.CORE:
         memory = [device for device in held if device.kind is ResourceKind.MEMORY]
-        fault = _fault_of_cores(state, inventory, devices)
-        if fault is not None and _taken_from_init(state, claim, speaker):
+        handed_on = _taken_from_init(state, claim, speaker)
+        fault = _fault_of_cores(state, inventory, devices, handed_on=handed_on)
+        if fault is not None and handed_on:
             fault += (
-                "; the kubelet hands on an init container's devices at random, so let it ask for as much as the app"
+                "; the kubelet hands on an init container's devices at random and before any other, at every attempt, "
+                "so let it ask for as much as the app"
             )
         return fault or _fault_of_halves(inventory, devices, memory)
     cores = [device for device in held if device.kind is ResourceKind.CORE]
@@ -188,14 +190,15 @@ def _taken_from_init(state: State, claim: Claim, speaker: _Speaker) -> bool:
     )
 
 
-def _fault_of_cores(state: State, inventory: Inventory, devices: list[Device]) -> str | None:
-    """A share lies on one GPU; whole GPUs are whole."""
+def _fault_of_cores(state: State, inventory: Inventory, devices: list[Device], *, handed_on: bool) -> str | None:
+    """A share lies on one GPU; whole GPUs are whole. `handed_on`: some were an init container's."""
     per_gpu = Counter(device.position for device in devices)
     name = inventory.settings.core_resource
     if len(devices) < CORES_PER_GPU and len(per_gpu) > 1:
+        elsewhere = "" if handed_on else _room_elsewhere(state, inventory, devices)
         return (
             f"{name}: {TOOK_A_SHARE} {len(devices)} from {_names(inventory, per_gpu)}; a share needs that "
-            f"many free cores on one GPU of those it offered{_room_elsewhere(state, inventory, devices)}"
+            f"many free cores on one GPU of those it offered{elsewhere}"
         )
     if len(devices) >= CORES_PER_GPU and any(count != CORES_PER_GPU for count in per_gpu.values()):
         whole = len(devices) // CORES_PER_GPU

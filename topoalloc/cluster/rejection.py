@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from topoalloc.admission.explain import Explanation, Supply
 from topoalloc.admission.numa_mask import nodes_of, width_then_value
-from topoalloc.admission.pod import CPU, HUGE_PAGES_PREFIX, MEMORY, Container, Pod
+from topoalloc.admission.pod import CPU, HUGE_PAGES_PREFIX, MEMORY, Container, Pod, device_requests
 from topoalloc.admission.prediction import NodeState, Prediction, Rules, predict, requested_supplies
 from topoalloc.admission.refusal import STATUS_PREFIX, TOPOLOGY_AFFINITY, Refusal
 from topoalloc.admission.remedy import remedy_of
@@ -80,7 +80,11 @@ def note_of(
 _UNTOLD = "No set of NUMA nodes could serve what the pod asks for; which resource was in the way cannot be told: {}"
 _FITS_NOW = (
     "It would fit now as far as PodResources tells. At the time no set of NUMA nodes could serve all that it asks for "
-    "together; what was in the way may have been freed since: create the pod again"
+    "together: what was in the way has been freed since, or the agent was away at that moment. Create the pod again"
+)
+_NOT_SERVED = (
+    "No device of {} is healthy at the kubelet: the agent is away at this moment, or every device is out of order. "
+    "Create the pod again once the node shows it as allocatable"
 )
 
 
@@ -104,6 +108,9 @@ def _topology_parts(
         return [_UNTOLD.format("the kubelet's configuration cannot be read on this node")]
     if state is None:
         return [_UNTOLD.format("the kubelet's PodResources does not answer")]
+    unserved = _unserved(state, pod, inventory)
+    if unserved:
+        return [_NOT_SERVED.format(" and ".join(unserved))]
     prediction = predict(state, pod, kubelet)
     if prediction.explanation is not None:
         return _explained(pod, state, prediction, prediction.explanation)
@@ -115,6 +122,14 @@ def _topology_parts(
     why = remedy_of(prediction.refusal) or prediction.refusal.message
     now = "At the time no set of NUMA nodes could serve what the pod asks for; now one can, but"
     return [f"{now} {_where(pod, prediction)}{why}", _free(state, pod, _refused(pod, prediction))]
+
+
+def _unserved(state: NodeState, pod: Pod, inventory: Inventory) -> list[str]:
+    """Resources of ours that the pod asks for and of which the kubelet has no healthy device."""
+    asked = {resource for container in pod.containers for resource in device_requests(container)}
+    ours = [resource.name for resource in inventory.resources if resource.name in asked]
+    listed = state.devices.listed
+    return [name for name in ours if name not in listed or not listed[name].healthy]
 
 
 def _explained(pod: Pod, state: NodeState, prediction: Prediction, explanation: Explanation) -> list[str]:
