@@ -66,6 +66,17 @@ def remove_cgroups(name: str) -> None:
         time.sleep(CGROUP_PAUSE_S)
 
 
+def end_those_outside(base: str) -> None:
+    """The nsenters that waited for processes inside: one that was stopped with its child would hold the namespaces."""
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit():
+            continue
+        with contextlib.suppress(OSError):
+            words = (folder / "cmdline").read_bytes()
+            if words.partition(b"\0")[0].endswith(b"nsenter") and f"{base}/".encode() in words:
+                os.kill(int(folder.name), signal.SIGKILL)
+
+
 def main(base: str, name: str) -> None:
     for kind in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(kind, signal.SIG_IGN)
@@ -76,6 +87,8 @@ def main(base: str, name: str) -> None:
     finally:
         process.kill()
         process.wait()
+        end_those_outside(base)
+        subprocess.run(["ip", "link", "delete", name], check=False, capture_output=True)
         remove_cgroups(name)
         shutil.rmtree(base, ignore_errors=True)
 
