@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from tests.e2e.cluster.kubelet_files import KubeletSettings
 from tests.e2e.deployment import Deployment
 from tests.e2e.judge import faults
 from tests.e2e.pods import create, delete_all, verdict, verdicts
-from tests.e2e.workloads import CORE, MEMORY, NIC, container, pod, random_pod
+from tests.e2e.workloads import CORE, MEMORY, NIC, asks_for_half, container, pod, random_pod
 
 pytestmark = pytest.mark.slow
 
@@ -62,10 +61,3 @@ def test_random_pods_get_nothing_twice_or_apart(cluster: Cluster) -> None:
 
     assert any(seen.admitted for seen in judged.values())
     assert [str(fault) for fault in faults(cluster, cluster.nodes[0], nics_near=False)] == []
-
-
-def asks_for_half(item: Mapping[str, Any]) -> bool:
-    """Memory alone is granted where nobody can know that no cores will be asked for beside it (docs/adr/0002)."""
-    made = [*item["spec"]["containers"], *item["spec"]["initContainers"]]
-    limits = [container["resources"]["limits"] for container in made]
-    return any(MEMORY in asked and CORE not in asked for asked in limits)

@@ -86,3 +86,10 @@ def random_pod(draw: random.Random, name: str) -> dict[str, Any]:
     if shape < 0.94:
         return pod(name, [container("c", random_limits(draw))], [container("i", random_limits(draw), ["0.1"])])
     return pod(name, [container("c", random_limits(draw))], [container("s", random_limits(draw), sidecar=True)])
+
+
+def asks_for_half(item: Mapping[str, Any]) -> bool:
+    """Memory alone is granted where nobody can know that no cores will be asked for beside it (docs/adr/0002)."""
+    made = [*item["spec"]["containers"], *item["spec"]["initContainers"]]
+    limits = [container["resources"]["limits"] for container in made]
+    return any(MEMORY in asked and CORE not in asked for asked in limits)
