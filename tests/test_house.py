@@ -143,3 +143,13 @@ def test_no_binary_file_is_kept_but_recorded_machines():
     binary = [str(path) for path in kept if path.is_file() and b"\0" in path.read_bytes()]
 
     assert binary == []
+
+
+def test_every_evidence_in_fidelity_is_a_test_that_exists():
+    page = Path("docs/FIDELITY.md").read_text()
+    named = re.findall(r"`(test_\w+\.py)::(test_\w+)`", page)
+
+    missing = [name for file, name in named if f"def {name}(" not in Path("tests/e2e", file).read_text()]
+
+    assert len(named) > 20
+    assert missing == []
