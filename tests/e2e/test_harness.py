@@ -27,12 +27,21 @@ with Cluster({MACHINE!r}) as cluster:
 """
 
 
+def shared() -> set[str]:
+    """What network plugins and containerd keep where a whole machine sees it."""
+    folders = (Path("/run/netns"), Path("/run/nri"), Path("/var/lib/cni/results"))
+    return {str(path) for folder in folders for path in folder.glob("*")}
+
+
+SHARED_BEFORE = shared()
+
+
 def left_of(base: Path) -> list[str]:
     """Folder, processes, control groups, mounts and network interfaces that belong to a cluster."""
     found = [str(base)] if base.exists() else []
     found += [str(path) for root in cgroup_hierarchies() for path in root.glob(f"{base.name}*")]
     found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if base.name in line]
-    found += [str(path) for path in Path("/run/netns").glob("*")] + [str(path) for path in Path("/run/nri").glob("*")]
+    found += sorted(shared() - SHARED_BEFORE)
     found += [path.name for path in Path("/sys/class/net").iterdir() if path.name == base.name]
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():
