@@ -32,6 +32,12 @@ def cluster(images: tuple[Path, ...]) -> Iterator[Cluster]:
         yield made
 
 
+def amounts(kubelet: PodResourcesOf, owner: tuple[str, str]) -> list[int]:
+    """Cores, memory units and NICs that a container holds by now."""
+    held = kubelet.listed().get(owner)
+    return [len(held.devices.get(resource, ())) if held else 0 for resource in (CORE, MEMORY, NIC)]
+
+
 def status_of(pid: int) -> dict[str, str]:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
@@ -75,8 +81,7 @@ def test_without_the_api_server_shares_are_given_and_a_killed_agent_comes_back(c
             manifest = pod(f"static{number}", [container("c", {CORE: 30, MEMORY: 16, NIC: 1})], node=None)
             (node.base / "static" / f"static{number}.json").write_text(json.dumps(manifest))
             there = (f"static{number}-{node.name}", "c")
-            wait_for(lambda there=there: kubelet.listed().get(there), STATIC_S, f"{there} is admitted", 0.2)
-            assert len(kubelet.listed()[there].devices[CORE]) == 30
+            wait_for(lambda there=there: amounts(kubelet, there) == [30, 16, 1], STATIC_S, f"{there} has all", 0.2)
             pid = deployment.wait_agent(node)
             os.kill(pid, signal.SIGKILL)
             deployment.wait_agent(node, other_than=pid)
