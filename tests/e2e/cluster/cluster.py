@@ -30,7 +30,7 @@ from topoalloc.topology.sources import load_machine
 MACHINES = Path(__file__).parents[2] / "machines"
 EXTENDER_PORT = 18765
 READY_S = 120.0
-LOGS_VARIABLE = "TOPOALLOC_E2E_LOGS"  # a folder that gets the logs of a cluster whose test failed
+LOGS_VARIABLE = "TOPOALLOC_E2E_LOGS"  # a folder that gets the logs of every cluster
 
 
 class Cluster:
@@ -101,7 +101,7 @@ class Cluster:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         folder = os.environ.get(LOGS_VARIABLE)
-        if error is not None and folder:
+        if folder:
             self.keep_logs(Path(folder) / self.base.name)
         self._house.__exit__()
 
