@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.served import LIMIT_S, MACHINE, agent_process, gone, kubelet_on, node_directory, pod, serving
+from topoalloc.agent import process
 from topoalloc.kubelet.simulated.kubelet import SimulatedKubelet
 from topoalloc.kubelet.simulated.settings import Behaviour
 
@@ -179,3 +180,14 @@ def test_a_gpu_that_is_out_of_order_is_given_to_nobody(tmp_path: Path):
         assert given.admitted
         assert not any(one.startswith("0001:00:00.0") for ids in given.devices.values() for one in ids)
         assert not kubelet.admit(pod("b", vgpu_core=100)).admitted
+
+
+def test_a_thread_that_meets_the_end_of_the_interpreter_ends_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    failures: list[str] = []
+
+    def at_the_end() -> None:
+        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    process._watched(at_the_end, lambda: failures.append("failed"))()
+
+    assert (failures, caplog.text) == ([], "")

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 RECONCILE_PERIOD_S = 0.25
 HEALTH_PERIOD_S = 1.0  # a list can have 4 MiB, so whatever changes within a second goes out in one
 THREAD_JOIN_MAX_S = 5.0
+AT_INTERPRETER_END = "after interpreter shutdown"  # concurrent.futures.thread, when the process is ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,9 @@ def _watched(run: Callable[[], None], on_failure: Callable[[], None]) -> Callabl
     def watched() -> None:
         try:
             run()
-        except Exception:  # whatever it is, the thread is gone
+        except Exception as error:  # whatever it is, the thread is gone
+            if AT_INTERPRETER_END in str(error):
+                return  # a second signal interrupted the clean-up that would have ended this thread before
             log.exception("a thread of the agent ended by a fault")
             on_failure()
 
