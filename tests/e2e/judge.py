@@ -15,7 +15,6 @@ from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.node import Node
 from tests.e2e.pod_resources import Held, PodResourcesOf
 from tests.e2e.workloads import CORE, MEMORY, NIC
-from topoalloc.topology.links import nearest_nics
 from topoalloc.topology.machine import LinkClass, Machine, known
 
 UNIT_BYTES = 256 * 2**20
@@ -124,11 +123,6 @@ def _nic_keys(nic: str, bdf: object) -> tuple[str, ...]:
 def _distance(machine: Machine, gpu: str, nic: str) -> int:
     link = machine.links_by_pair().get((gpu, nic))
     return WORST if link is None or not isinstance(link.pcie, LinkClass) else int(link.pcie)
-
-
-def nearest_class(machine: Machine, gpu: str) -> LinkClass | None:
-    nearest = nearest_nics(machine).get(gpu)
-    return None if nearest is None else nearest.pcie
 
 
 def specifications(node: Node) -> dict[tuple[str, str], dict[str, Any]]:
