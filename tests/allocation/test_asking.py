@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -10,7 +11,7 @@ from tests.handmade import GIB, machine
 from topoalloc.allocation.affinity import UNKNOWN_ALIGNMENT
 from topoalloc.allocation.asking import Preference, ask, valid_set
 from topoalloc.allocation.demand import ContainerDemand, PodDemand
-from topoalloc.allocation.ledger import Holding, Owner, State
+from topoalloc.allocation.ledger import Conversation, Holding, Owner, State
 from topoalloc.allocation.vacancy import Question
 from topoalloc.placement.board import board_of
 from topoalloc.sharing.inventory import Inventory, ResourceKind, inventory_of
@@ -49,10 +50,11 @@ def answer(
     holdings: dict[Owner, Holding] | None = None,
     without: frozenset[str] = frozenset(),
     must: frozenset[str] = frozenset(),
+    talk: Conversation | None = None,
 ) -> Preference:
     found = INVENTORY.resource(resource)
     assert found is not None
-    state = State(holdings=MappingProxyType(holdings or {}))
+    state = replace(State(holdings=MappingProxyType(holdings or {})), conversation=talk)
     taken = {device_id for holding in state.holdings.values() for device_id in holding.ids}
     available = tuple(d.id for d in found.devices if d.id not in taken | without) + tuple(must)
     others = tuple(
@@ -195,3 +197,15 @@ def test_a_device_that_is_out_of_order_is_not_chosen():
     _, preference = ask(state, INVENTORY, BOARD, question, roster, UNKNOWN_ALIGNMENT, NOW_S)
 
     assert 0 not in positions(preference)
+
+
+@pytest.mark.parametrize("doubtful", [True, False])
+def test_memory_asked_again_goes_beside_the_cores_where_the_first_may_have_been_a_dead_containers(
+    doubtful: bool,
+):
+    speaker = Owner(serial=9)
+    talk = Conversation(speaker, "", None, None, frozenset(), NOW_S, listed=True, doubtful=doubtful)
+    preference = answer(MEMORY_RESOURCE, 1, holdings={speaker: held(cores(5, 10), memory(5, 1))}, talk=talk)
+
+    assert preference.owner != speaker
+    assert (positions(preference) == {5}) is doubtful

@@ -239,3 +239,30 @@ def test_unnamed_devices_the_kubelet_hands_out_again_were_given_up():
 
     assert isinstance(answer, Grant)
     assert Owner(serial=7) not in after.holdings
+
+
+def unasked_then(*ids: frozenset[str]) -> State:
+    """Memory claimed on GPU0 without a question, by an admission that may have been given up, then `ids` of cores."""
+    state, _ = judge(State(), MEMORY_RESOURCE, memory(0, 1), None)
+    for claimed in ids:
+        state, answer = judge(state, CORE_RESOURCE, claimed, None)
+        assert isinstance(answer, Grant)
+    return state
+
+
+def test_memory_claimed_again_apart_from_the_cores_is_refused_where_one_container_may_be_speaking():
+    assert "no GPU of those offered has both free" in words(
+        unasked_then(cores(0, 10)), MEMORY_RESOURCE, memory(1, 1), None
+    )
+
+
+def test_memory_claimed_again_beside_the_cores_is_granted_where_one_container_may_be_speaking():
+    _, answer = judge(unasked_then(cores(0, 10)), MEMORY_RESOURCE, memory(0, 1, 5), None)
+
+    assert isinstance(answer, Grant)
+
+
+def test_memory_is_granted_anywhere_after_a_container_of_memory_alone():
+    _, answer = judge(unasked_then(), MEMORY_RESOURCE, memory(1, 1), None)
+
+    assert isinstance(answer, Grant)

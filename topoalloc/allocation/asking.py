@@ -64,6 +64,9 @@ def ask(
         nodes = expected_nodes(state, view, amounts, alignment)
     if isinstance(who, Unidentified):
         choice = _guessed(board, question, view, nodes)
+        doubted = doubted_owner(state, inventory, question.resource.name, now_s)
+        if doubted is not None:
+            choice = _beside(board, question, view_for(state, inventory, doubted), nodes) or choice
     else:
         choice = _wanted(board, question, who, view, nodes)
     preference = _preference(question, view, owner, guess, choice)
@@ -77,6 +80,7 @@ def ask(
         last_at_s=now_s,
         listed=just_listed or (before is not None and before.listed),
         reasons=preference.refusal,
+        doubtful=before is not None and before.doubtful,
     )
     state = replace(state, conversation=talk, narrows=learned(state, question, view, amounts, alignment))
     return state, preference
@@ -91,6 +95,19 @@ def unnamed_owner(state: State, inventory: Inventory, resource: str, now_s: floa
         if all(inventory.devices[device_id].resource != resource for device_id in ids):
             return state, talk.owner
     return _new_owner(state)
+
+
+def doubted_owner(state: State, inventory: Inventory, resource: str, now_s: float) -> Owner | None:
+    """The open conversation's speaker where another container has to be speaking now, but may have been before too.
+
+    It has this resource already. If that grant was of a pod given up since, what came after it is the present
+    speaker's.
+    """
+    talk = state.conversation
+    if talk is None or not talk.doubtful or not talk.open_at(now_s) or talk.owner not in state.holdings:
+        return None
+    resources = {inventory.devices[device_id].resource for device_id in state.holdings[talk.owner].ids}
+    return talk.owner if resource in resources and len(resources) > 1 else None
 
 
 def _new_owner(state: State) -> tuple[State, Owner]:
@@ -187,6 +204,15 @@ def _guessed(board: Board, question: Question, view: View, nodes: frozenset[int]
         if isinstance(choice, Choice):
             return choice
     return _chosen(board, question, Demand(cores, memory, nics), view, nodes)
+
+
+def _beside(board: Board, question: Question, doubted: View, nodes: frozenset[int] | None) -> Choice | None:
+    """A place beside what the doubted speaker holds of other resources: right for one container and for two."""
+    name = question.resource.name
+    same = frozenset(i for i in doubted.own if doubted.inventory.devices[i].resource == name)
+    view = replace(doubted, own=doubted.own - same, foreign=doubted.foreign | same)
+    choice = _guessed(board, question, view, nodes)
+    return choice if isinstance(choice, Choice) and _carried_out(question, view, choice) is not None else None
 
 
 def _likely_partners(inventory: Inventory, demand: Demand) -> Iterator[Demand]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from topoalloc.allocation.asking import unnamed_owner
+from topoalloc.allocation.asking import doubted_owner, unnamed_owner
 from topoalloc.allocation.demand import ContainerDemand, Demand, PodDemand, core_fault, demand_fault, demand_of
 from topoalloc.allocation.identity import Identified, identify
 from topoalloc.allocation.ledger import Conversation, Holding, Owner, State, only_active, with_holding, without
@@ -111,6 +111,7 @@ class _Speaker:
     owner: Owner
     uid: str
     container: ContainerDemand | None
+    doubted: Owner | None = None  # another name under which it may have been speaking until now
 
 
 def _speaker(
@@ -122,8 +123,9 @@ def _speaker(
     who = identify(state, inventory, roster, claim.resource.name, len(claim.ids), now_s)
     if isinstance(who, Identified):
         return _Speaker(state, who.owner, who.pod.uid, who.container)
+    doubted = doubted_owner(state, inventory, claim.resource.name, now_s)
     state, owner = unnamed_owner(state, inventory, claim.resource.name, now_s)
-    return _Speaker(state, owner, "", None)
+    return _Speaker(state, owner, "", None, doubted)
 
 
 def _released_by_kubelet(state: State, speaker: _Speaker, ids: frozenset[str]) -> State:
@@ -162,7 +164,8 @@ def _fault_of_pairing(state: State, inventory: Inventory, claim: Claim, speaker:
     """The rules that bind a container's devices to each other."""
     if claim.resource.kind is ResourceKind.NIC:
         return None
-    holding = state.holdings.get(speaker.owner)
+    # Where two containers cannot be told from one, what would part the one is refused.
+    holding = state.holdings.get(speaker.doubted or speaker.owner)
     held = [inventory.devices[device_id] for device_id in (holding.ids if holding else ())]
     devices = [inventory.devices[device_id] for device_id in claim.ids]
     demand = demand_of(speaker.container, inventory) if speaker.container else None
@@ -319,8 +322,17 @@ def _granted(state: State, inventory: Inventory, claim: Claim, speaker: _Speaker
         kubelet=state.kubelet,
     )
     before = state.conversation
-    listed = before is not None and before.owner == speaker.owner and before.listed
-    talk = Conversation(speaker.owner, speaker.uid, speaker.container, None, claim.ids, now_s, listed)
+    goes_on = before is not None and before.owner == speaker.owner
+    talk = Conversation(
+        owner=speaker.owner,
+        uid=speaker.uid,
+        demand=speaker.container,
+        asked=None,
+        last_ids=claim.ids,
+        last_at_s=now_s,
+        listed=before is not None and goes_on and before.listed,
+        doubtful=before.doubtful if before is not None and goes_on else not speaker.owner.named,
+    )
     return replace(with_holding(state, speaker.owner, holding), conversation=talk)
 
 

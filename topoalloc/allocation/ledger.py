@@ -66,6 +66,8 @@ class Conversation:
     `demand` is None while its pod's request is unknown. `asked` is the resource and size of a GetPreferredAllocation
     whose Allocate is still to come, `reasons` why it had no proper answer; `last_ids` the ids of the latest grant.
     `listed`: a list has been made since the conversation began, so its pod was in that list.
+    `doubtful`: it began with a claim that no question came before, for a container nobody could name. No list was made
+    at that moment, so its first grant and what followed may be two pods', the first of which was given up.
     """
 
     owner: Owner
@@ -76,6 +78,7 @@ class Conversation:
     last_at_s: float
     listed: bool = False
     reasons: tuple[str, ...] = ()
+    doubtful: bool = False
 
     def open_at(self, now_s: float) -> bool:
         """Whether a call at this time can still be the same container's."""
