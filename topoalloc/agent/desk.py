@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from topoalloc.admission.policy import Policy
 from topoalloc.allocation.asking import Preference, ask, valid_set
 from topoalloc.allocation.claiming import Claim, Grant, ProofNeeded, Refusal, claim_devices, names_itself
 from topoalloc.allocation.demand import PodDemand
@@ -296,7 +297,8 @@ class Desk:
             if not frozenset().union(*confirmed_ids(self._state).values()) <= recorded:
                 return
             held |= recorded
-        withheld = withheld_ids(self._inventory, held, self._state.unhealthy)
+        by_node = self._kubelet_config.alignment().policy is not Policy.NONE
+        withheld = withheld_ids(self._inventory, held, self._state.unhealthy, by_node=by_node)
         if withheld == self._state.withheld:
             return
         self._state = replace(self._state, withheld=withheld)

@@ -41,15 +41,17 @@ class Leftover:
 
 
 def withheld_ids(
-    inventory: Inventory, held: Collection[str], unhealthy: frozenset[str] = frozenset()
+    inventory: Inventory, held: Collection[str], unhealthy: frozenset[str] = frozenset(), *, by_node: bool = True
 ) -> frozenset[str]:
     """The free ids to report Unhealthy. `held`: ids that must stay as they are; `unhealthy`: keys of whole devices.
 
+    `by_node` False: the kubelet's policy is `none`, so it counts by NUMA node nowhere, and neither does the scheduler.
     Never an id of `held`, of a GPU that nobody uses, or of a NIC.
     """
     groups: dict[int | None, list[Leftover]] = {}
     for leftover in leftovers(inventory, held, unhealthy):
-        groups.setdefault(_group(inventory, leftover.position), []).append(leftover)
+        group = _group(inventory, leftover.position) if by_node else None
+        groups.setdefault(group, []).append(leftover)
     withheld: list[str] = []
     for members in groups.values():
         offered = max((one for one in members if one.is_usable()), key=Leftover.rank, default=None)

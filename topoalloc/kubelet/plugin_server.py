@@ -27,6 +27,7 @@ WORKERS = STREAMS_MAX + 3
 # Updates in bursts have crashed kubelets (k/k #119560, #103838). A list goes out at once unless the one before is this
 # young; what changes until then goes out together. A list after an Allocate has to be there before the next pod is.
 LISTS_APART_S = 0.05
+PIECE_DEVICES = 256  # encoded at once: thousands of decoded devices are megabytes that the process would keep
 STOP_GRACE_S = 0.5
 
 
@@ -56,16 +57,24 @@ class DeviceList:
         self._version = 0
         self._unhealthy: frozenset[str] = frozenset()
         self._withheld: frozenset[str] = frozenset()
-        self._encoded: bytes | None = None
+        self._encoded: bytes | None = self._encode()
 
     def set_unhealthy(self, keys: frozenset[str]) -> None:
         """Mark the devices of these keys Unhealthy and all others Healthy. An id is never dropped: the kubelet
         dereferences nil when a device it has recorded vanishes (seen on 1.37.2)."""
-        self._change(keys & {device.key for device in self._resource.devices}, self._withheld)
+        keys &= {device.key for device in self._resource.devices}
+        with self._changed:
+            if keys != self._unhealthy:
+                self._unhealthy = keys
+                self._tell()
 
     def set_withheld(self, ids: frozenset[str]) -> None:
         """Mark these ids Unhealthy beside those of unhealthy keys, and no others."""
-        self._change(self._unhealthy, frozenset(d.id for d in self._resource.devices if d.id in ids))
+        with self._changed:
+            changed = ids ^ self._withheld
+            if any(device.id in changed for device in self._resource.devices):
+                self._withheld = ids
+                self._tell()
 
     def healthy(self) -> frozenset[str]:
         """The ids that the latest list shows Healthy."""
@@ -89,20 +98,22 @@ class DeviceList:
         with self._changed:
             self._changed.wait_for(lambda: self._version != version or stop())
 
-    def _change(self, unhealthy: frozenset[str], withheld: frozenset[str]) -> None:
+    def _tell(self) -> None:
         """Encoding is left to the stream that sends: whoever changes health may be answering the kubelet."""
-        with self._changed:
-            if (unhealthy, withheld) == (self._unhealthy, self._withheld):
-                return
-            self._unhealthy, self._withheld = unhealthy, withheld
-            self._version += 1
-            self._encoded = None
-            self._changed.notify_all()
+        self._version += 1
+        self._encoded = None
+        self._changed.notify_all()
 
     def _is_healthy(self, device: Device) -> bool:
         return device.key not in self._unhealthy and device.id not in self._withheld
 
     def _encode(self) -> bytes:
+        """Piece by piece, since messages put one behind the other are one (protobuf's encoding)."""
+        devices = self._resource.devices
+        pieces = (devices[begin : begin + PIECE_DEVICES] for begin in range(0, len(devices), PIECE_DEVICES))
+        return b"".join(self._encoded_piece(piece) for piece in pieces)
+
+    def _encoded_piece(self, devices: tuple[Device, ...]) -> bytes:
         message = pb.ListAndWatchResponse(
             devices=[
                 pb.Device(
@@ -113,7 +124,7 @@ class DeviceList:
                     if device.numa_nodes
                     else None,
                 )
-                for device in self._resource.devices
+                for device in devices
             ]
         )
         return message.SerializeToString()
