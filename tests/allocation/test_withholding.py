@@ -189,7 +189,17 @@ def test_one_partly_used_gpu_in_each_group_offers_what_is_left(world: tuple[Use,
         for group in groups:
             partly = [position for position in group if cores[position] and not world[position].untouched]
             usable = any(not u.untouched and u.cores < CORES and u.memory < UNITS for u in (world[p] for p in group))
-            assert len(partly) == usable
+            assert usable <= len(partly) <= 1
+            assert usable or cores.total() == 1 or not partly
+
+
+@pytest.mark.parametrize("use", [Use(100, 0), Use(0, 4)], ids=["memory", "cores"])
+def test_no_resource_is_kept_back_to_the_last_id(use: Use):
+    held = held_of(TWO_NODES, (use,) * 8)
+    offered = {kind: offered_of(TWO_NODES, held, kind).total() for kind in (ResourceKind.CORE, ResourceKind.MEMORY)}
+
+    assert sorted(offered.values()) == [0, 1]
+    assert not any(says_yes(TWO_NODES, held, numa_node, 1, 1) for numa_node in (0, 1))
 
 
 @given(worlds)

@@ -93,20 +93,6 @@ def test_what_is_kept_back_of_a_gpu_is_free_and_marked():
     ]
 
 
-def test_memory_of_gpus_that_are_all_held_whole_is_served_though_none_of_it_is_offered():
-    inventory = cut(machine(numa=1, switches=1, gpus=2, nics=0))
-    core = inventory.resources[0]
-    ids = frozenset(device.id for device in core.devices)
-    there = {core.name: {device.id: device.numa_nodes for device in core.devices}}
-
-    picture = node_picture(
-        inventory, Occupancy((ContainerUse("ns", "p", "a", {core.name: ids}),), Allocatable(there)), UNKNOWN_ALIGNMENT
-    )
-
-    assert "NOT SERVED" not in picture
-    assert "UNHEALTHY" not in picture
-
-
 def test_without_pod_resources_what_is_free_is_unknown():
     picture = node_picture(cut(machine()), None, UNKNOWN_ALIGNMENT)
 

@@ -46,21 +46,21 @@ def withheld_ids(
     """The free ids to report Unhealthy. `held`: ids that must stay as they are; `unhealthy`: keys of whole devices.
 
     `by_node` False: the kubelet's policy is `none`, so it counts by NUMA node nowhere, and neither does the scheduler.
-    Never an id of `held`, of a GPU that nobody uses, or of a NIC.
+    Never an id of `held`, of a GPU that nobody uses, or of a NIC; and of no resource every id.
     """
     groups: dict[int | None, list[Leftover]] = {}
     for leftover in leftovers(inventory, held, unhealthy):
         group = _group(inventory, leftover.position) if by_node else None
         groups.setdefault(group, []).append(leftover)
-    withheld: list[str] = []
+    withheld: set[str] = set()
     for members in groups.values():
         offered = max((one for one in members if one.is_usable()), key=Leftover.rank, default=None)
         for leftover in members:
             if leftover is offered:
-                withheld.extend(leftover.cores[SHARE_CORES_MAX:])
+                withheld.update(leftover.cores[SHARE_CORES_MAX:])
             else:
-                withheld.extend((*leftover.cores, *leftover.memory))
-    return frozenset(withheld)
+                withheld.update(leftover.cores, leftover.memory)
+    return frozenset(withheld.difference(_last_ones(inventory, withheld, unhealthy)))
 
 
 def leftovers(inventory: Inventory, held: Collection[str], unhealthy: frozenset[str]) -> Iterator[Leftover]:
@@ -84,6 +84,19 @@ def leftovers(inventory: Inventory, held: Collection[str], unhealthy: frozenset[
             tuple(free.get((position, ResourceKind.MEMORY), ())),
             inventory.memory_units[position] if inventory.memory_served else None,
         )
+
+
+def _last_ones(inventory: Inventory, withheld: Collection[str], unhealthy: frozenset[str]) -> Iterator[str]:
+    """An id of each resource that would have no healthy one left.
+
+    The kubelet takes such a resource's plugin to be gone and fails even pods that ask for none of it
+    (devicesToAllocate). The id misleads nobody: then no GPU offers anything of the other resource, and a share needs
+    both.
+    """
+    for resource in inventory.resources:
+        devices = [device for device in resource.devices if device.key not in unhealthy]
+        if devices and all(device.id in withheld for device in devices):
+            yield devices[0].id
 
 
 def _group(inventory: Inventory, position: int) -> int | None:

@@ -88,7 +88,8 @@ def _facts(inventory: Inventory, occupancy: Occupancy | None) -> _Facts:
     cpus = (pinnable, occupancy.exclusive_cpus() & pinnable) if pinnable else None
     unhealthy = _unhealthy(inventory, occupancy)
     kept_back = _kept_back(inventory, occupancy, ours) - unhealthy
-    return _Facts(inventory, rooms, unhealthy, taken, cpus, _unserved(inventory, occupancy, rooms), kept_back)
+    unserved = tuple(r.name for r in inventory.resources if r.name not in occupancy.allocatable.devices)
+    return _Facts(inventory, rooms, unhealthy, taken, cpus, unserved, kept_back)
 
 
 def _names_of_keys(inventory: Inventory) -> dict[str, str]:
@@ -122,16 +123,6 @@ def _kept_back(inventory: Inventory, occupancy: Occupancy, in_use: frozenset[str
     names, told = _names_of_keys(inventory), occupancy.allocatable.devices[core.name]
     free = [device for device in core.devices if device.id not in in_use]
     return frozenset(names[device.key] for device in free) - {names[d.key] for d in free if d.id in told}
-
-
-def _unserved(inventory: Inventory, occupancy: Occupancy, rooms: Mapping[str, Room]) -> tuple[str, ...]:
-    """Resources of which nothing is healthy. Memory can be kept back to the last unit where every GPU is in use."""
-    in_use = not any(room.untouched for room in rooms.values())
-    return tuple(
-        resource.name
-        for resource in inventory.resources
-        if resource.name not in occupancy.allocatable.devices and not (in_use and resource.kind is ResourceKind.MEMORY)
-    )
 
 
 def _lines(facts: _Facts, alignment: Alignment, detail: Detail) -> list[str]:
