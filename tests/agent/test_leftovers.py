@@ -139,6 +139,22 @@ def test_an_id_that_was_just_kept_back_is_still_granted_when_the_kubelet_hands_i
     assert kubelet.told[-1].isdisjoint(late[0] | late[1])
 
 
+def test_both_halves_are_granted_where_a_kubelet_that_reads_late_offers_nothing_but_what_is_kept_back() -> None:
+    kubelet = started()
+    (position,) = gpus_of(kubelet.admit("a", 70, 10))
+    kubelet.admit("b", 60, 8)
+    assert gpus_of(kubelet.told[-1]) == {position}
+    kubelet.evidence.pods = (*(kubelet.evidence.pods or ()), pod("c", cores=10, memory=2))
+
+    late = tuple(i for i in sorted(kubelet.told[-1]) if "-c" in i)
+    cores = kubelet.allocate(CORE_RESOURCE, 10, late)
+    assert kubelet.told[-1] == frozenset()
+    memory = kubelet.allocate(MEMORY_RESOURCE, 2)
+
+    assert gpus_of(cores) == gpus_of(memory) == {position}
+    assert gpus_of(kubelet.told[-1]) == {position}
+
+
 def test_what_ended_pods_leave_is_offered_again_after_the_next_look() -> None:
     kubelet = started()
     kubelet.admit("a", 60, 8)

@@ -144,8 +144,8 @@ class Desk:
             except Exception as error:  # the user has to read something that helps, and the ledger is unchanged
                 log.exception("judging %d of %s failed", len(ids), resource.name)
                 raise Refused("topoalloc failed to judge this request; its log on the node says why") from error
-            if isinstance(answer, Grant) and self._roster is not None:
-                self._withhold()
+            if isinstance(answer, Grant):
+                self._after_grant(ids)
         reasons = (answer.reason,) if isinstance(answer, Refusal) else ()
         _log_decision(Call("Allocate", resource, answer.owner, len(ids), self._clock_s() - began_at_s), reasons)
         if isinstance(answer, Refusal):
@@ -281,6 +281,20 @@ class Desk:
         entries = self._evidence.checkpoint_entries()
         return frozenset().union(*(entry.ids for entry in entries)) & self._inventory.devices.keys()
 
+    def _after_grant(self, ids: frozenset[str]) -> None:
+        """Where the pods are told a container's last grant is known. Until then, what the kubelet gave of a GPU that
+        is kept back, by a list that it had not read yet, needs its other half."""
+        self._offer_rest_of(ids)
+        if self._roster is not None:
+            self._withhold()
+
+    def _offer_rest_of(self, ids: frozenset[str]) -> None:
+        if ids & self._state.withheld:
+            keys = {self._inventory.devices[device_id].key for device_id in ids}
+            rest = frozenset(i for i in self._state.withheld if self._inventory.devices[i].key not in keys)
+            if is_speaking(self._state, self._inventory, self._roster, self._clock_s()):
+                self._keep_back(rest)
+
     def _withhold(self) -> None:
         """Judge anew what is kept back, unless a container is in the middle of its calls: what it is going to be
         given has to stay offered until then."""
@@ -299,10 +313,13 @@ class Desk:
             held |= recorded
         by_node = self._kubelet_config.alignment().policy is not Policy.NONE
         withheld = withheld_ids(self._inventory, held, self._state.unhealthy, by_node=by_node)
-        if withheld == self._state.withheld:
-            return
+        if withheld != self._state.withheld:
+            self._keep_back(withheld)
+
+    def _keep_back(self, withheld: frozenset[str]) -> None:
+        assert self._tell_withheld is not None
         self._state = replace(self._state, withheld=withheld)
-        self._next_list_at_s = min(self._next_list_at_s, now_s + RECONCILE_WITHHOLDING_S)
+        self._next_list_at_s = min(self._next_list_at_s, self._clock_s() + RECONCILE_WITHHOLDING_S)
         self._tell_withheld(withheld)
         kept = counted_by_gpu(self._inventory, withheld)
         log.info("kept back from the kubelet, not to be counted with what other GPUs have free: %s", kept or "nothing")
