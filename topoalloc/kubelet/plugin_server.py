@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
@@ -134,24 +134,21 @@ class DeviceLists:
     """The lists of all resources of a node."""
 
     def __init__(self, resources: tuple[Resource, ...], apart_s: float = LISTS_APART_S) -> None:
-        self._lists = {resource: DeviceList(resource, apart_s) for resource in resources}
-
-    def by_resource(self) -> Mapping[Resource, DeviceList]:
-        return self._lists
+        self.by_resource = tuple((resource, DeviceList(resource, apart_s)) for resource in resources)
 
     def set_unhealthy(self, keys: frozenset[str]) -> None:
         """Report the devices of these keys Unhealthy."""
-        for devices in self._lists.values():
+        for _, devices in self.by_resource:
             devices.set_unhealthy(keys)
 
     def set_withheld(self, ids: frozenset[str]) -> None:
         """Report these ids Unhealthy too."""
-        for devices in self._lists.values():
+        for _, devices in self.by_resource:
             devices.set_withheld(ids)
 
     def healthy(self) -> dict[str, frozenset[str]]:
         """The ids that are shown Healthy, by resource name."""
-        return {resource.name: devices.healthy() for resource, devices in self._lists.items()}
+        return {resource.name: devices.healthy() for resource, devices in self.by_resource}
 
 
 class PluginServer(DevicePluginServicer):

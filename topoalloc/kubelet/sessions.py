@@ -43,7 +43,7 @@ class Sessions:
     def __init__(self, directory: Path, lists: DeviceLists, desk: Desk) -> None:
         self._directory = directory
         self._desk = desk
-        self._served = [_Served(resource, devices) for resource, devices in lists.by_resource().items()]
+        self._served = [_Served(resource, devices) for resource, devices in lists.by_resource]
         self._watch = DirectoryWatch(directory)
         self._stopping = threading.Event()
 
