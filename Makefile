@@ -47,8 +47,9 @@ E2E := $(BIN)/pytest tests/e2e -p no:randomly --timeout 1800 -o faulthandler_tim
 e2e: $(BIN)/.dev e2e-components ## against a real Kubernetes on this machine (root; half an hour more the first time)
 	$(E2E) -m "not slow" $(PYTEST_ARGS)
 
+e2e-slow: export TOPOALLOC_SLOW = 1
 e2e-slow: $(BIN)/.dev e2e-components ## the same with 50 restarts, 500 containers, 1,500 compared pods, 20,000 cases (hours)
-	TOPOALLOC_SLOW=1 $(E2E) $(PYTEST_ARGS)
+	$(E2E) $(PYTEST_ARGS)
 
 # COMPONENTS="oracle" builds only that; COMPONENTS="kubelet-1.36" the kubelet of an earlier minor release.
 e2e-components: $(BIN)/.dev ## build a real Kubernetes, containerd and the oracle (needs Go; half an hour the first time)

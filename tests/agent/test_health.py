@@ -138,6 +138,38 @@ def test_what_the_driver_complains_of_is_out_for_as_long_as_it_complains() -> No
         assert answered(health, 1.0).reasons() == {}
 
 
+def test_a_lost_gpu_of_which_the_driver_falls_silent_stays_lost() -> None:
+    lost = answered(Health(), 0.0, GpuCondition(ADDRESSES[1], lost=True))
+    for conditions in ([], [WELL[0]], [GpuCondition(ADDRESSES[1])]):
+        assert after_answers(lost, INVENTORY, conditions, 1.0).reasons() == {KEYS[1]: "the driver has lost it"}
+    assert after_answers(lost, INVENTORY, [GpuCondition(ADDRESSES[1], lost=False)], 1.0).reasons() == {}
+
+
+def test_a_complaint_stands_until_the_driver_says_otherwise_of_that_very_thing() -> None:
+    rows = answered(Health(), 0.0, GpuCondition(ADDRESSES[1], False, rows_failed=True))
+    recovery = answered(Health(), 0.0, GpuCondition(ADDRESSES[1], False, needs_recovery=True))
+
+    assert answered(rows, 1.0, GpuCondition(ADDRESSES[1], False, None, False)).reasons() == rows.reasons()
+    assert answered(rows, 1.0, GpuCondition(ADDRESSES[1], False, False, None)).reasons() == {}
+    assert answered(recovery, 1.0, GpuCondition(ADDRESSES[1], False, False, None)).reasons() == recovery.reasons()
+    assert answered(recovery, 1.0, GpuCondition(ADDRESSES[1], False, None, False)).reasons() == {}
+
+
+def test_a_gpu_that_had_to_be_reset_is_well_once_an_old_driver_answers_for_it_again() -> None:
+    unanswering = answered(Health(), 0.0, GpuCondition(ADDRESSES[1], needs_recovery=True))
+
+    assert unanswering.reasons() == {KEYS[1]: "it answers nothing before its reset"}
+    assert answered(unanswering, 1.0, GpuCondition(ADDRESSES[1], False)).reasons() == {}
+
+
+def test_only_a_gpu_that_does_not_answer_awaits_a_new_session() -> None:
+    ill = [GpuCondition(ADDRESSES[1], lost=True), GpuCondition(ADDRESSES[1], needs_recovery=True)]
+    answering = [GpuCondition(ADDRESSES[1], False, True, False), GpuCondition(ADDRESSES[1], False, False, True)]
+
+    assert all(answered(Health(), 0.0, one).awaits_session for one in ill)
+    assert not any(answered(Health(), 0.0, one).awaits_session for one in answering)
+
+
 def test_a_driver_that_says_nothing_makes_nothing_ill() -> None:
     silent = [GpuCondition(address) for address in ADDRESSES]
 
@@ -149,7 +181,7 @@ FAULTS = st.builds(GpuFault, st.sampled_from((None, *ADDRESSES)), st.sampled_fro
 CONDITIONS = st.builds(
     GpuCondition,
     st.sampled_from(ADDRESSES),
-    st.booleans(),
+    st.none() | st.booleans(),
     st.none() | st.booleans(),
     st.none() | st.booleans(),
 )

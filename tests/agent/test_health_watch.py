@@ -35,11 +35,15 @@ class Session:
     waiting: list[GpuFault] = field(default_factory=list)
     is_stale: bool = False
     is_closed: bool = False
+    absent: set[PciAddress] = field(default_factory=set)
+    calls: list[str] = field(default_factory=list)
 
     def conditions(self) -> tuple[GpuCondition, ...]:
-        return tuple(self.ill.get(well.address, well) for well in WELL)
+        self.calls.append("conditions")
+        return tuple(self.ill.get(well.address, well) for well in WELL if well.address not in self.absent)
 
     def faults(self) -> tuple[GpuFault, ...]:
+        self.calls.append("faults")
         taken, self.waiting = tuple(self.waiting), []
         return taken
 
@@ -56,6 +60,7 @@ class Node:
     rescans: int = 0
     sessions: list[Session] = field(default_factory=list)
     refusal: SourceRefusal | None = None
+    absent: set[PciAddress] = field(default_factory=set)  # from the driver, in sessions that begin now
 
     def __post_init__(self) -> None:
         for device in (*WHOLE.gpus, *WHOLE.nics):
@@ -72,7 +77,7 @@ class Node:
         assert tuple(addresses) == ADDRESSES
         if self.refusal is not None:
             return self.refusal
-        self.sessions.append(Session())
+        self.sessions.append(Session(absent=set(self.absent)))
         return self.sessions[-1]
 
     def watch(self, ignored_xids: Sequence[int] = (31,)) -> LiveWatch:
@@ -157,6 +162,44 @@ def test_a_lost_gpu_is_out_until_a_new_session_has_it_again(node: Node) -> None:
     assert watch.reasons(SESSION_PAUSE_S) == {}
     assert first.is_closed
     assert len(node.sessions) == 2
+
+
+def test_a_lost_gpu_that_a_new_session_does_not_have_is_out_until_a_later_one_has_it(node: Node) -> None:
+    watch = node.watch()
+    watch.reasons(0.0)
+    node.sessions[0].ill[ADDRESSES[0]] = GpuCondition(ADDRESSES[0], lost=True)
+    node.sessions[0].is_stale = True
+    node.absent = {ADDRESSES[0]}
+    out = {KEYS[0]: "the driver has lost it"}
+
+    assert watch.reasons(LOOK_PERIOD_S) == out
+    assert watch.reasons(SESSION_PAUSE_S) == out
+    node.absent = set()
+    assert watch.reasons(SESSION_PAUSE_S + LOOK_PERIOD_S) == out
+    assert watch.reasons(2 * SESSION_PAUSE_S) == {}
+    assert len(node.sessions) == 3
+
+
+def test_faults_are_taken_before_the_driver_is_asked_for_conditions(node: Node) -> None:
+    """A question that finds a GPU lost may be the end of the events that wait."""
+    watch = node.watch()
+    watch.reasons(0.0)
+    node.sessions[0].calls.clear()
+
+    watch.reasons(LOOK_PERIOD_S)
+
+    assert node.sessions[0].calls == ["faults", "conditions"]
+
+
+def test_a_fault_that_comes_without_end_is_one_line_a_minute(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    watch = node.watch()
+    watch.reasons(0.0)
+    for second in range(1, 122):
+        node.sessions[0].waiting = [GpuFault(ADDRESSES[1], 94)] * 10
+        watch.reasons(float(second))
+
+    lines = [record.message for record in caplog.records if "Xid" in record.message]
+    assert lines == [f"Xid 94 on {ADDRESSES[1]}, {count} times" for count in (10, 600, 600)]
 
 
 def test_faults_that_wait_in_a_session_are_taken_before_it_is_closed(node: Node) -> None:

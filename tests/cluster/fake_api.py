@@ -38,7 +38,8 @@ class Fault:
     slow: bool = False
     body: bytes = b'{"kind":"Status","message":"on purpose"}'
     watch: bool = False  # only for a watch
-    drip: bool = False  # the answer's bytes come one by one, without end
+    drip: str = ""  # the answer's bytes come one by one, without end; `chunked` or `counted` says how it is framed
+    pod: str = ""  # only for events of this pod
 
 
 @dataclass
@@ -81,6 +82,13 @@ class FakeApi:
             kind = "MODIFIED" if name in self.pods else "ADDED"
             self.pods[name] = pod
             self.history.append((self.version, kind, pod))
+            self.changed.notify_all()
+
+    def delete_pod(self, name: str) -> None:
+        """A watch is told of its last state."""
+        with self.changed:
+            self.version += 1
+            self.history.append((self.version, "DELETED", self.pods.pop(name)))
             self.changed.notify_all()
 
     def forget_history(self) -> None:
@@ -146,7 +154,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _fault(self, request: Request) -> Fault | None:
         for fault in self.api.faults:
-            if fault.watch == bool(request.query.get("watch")):
+            is_meant = not fault.pod or fault.pod == _pod_of(request)
+            if is_meant and fault.watch == bool(request.query.get("watch")):
                 self.api.faults.remove(fault)
                 return fault
         return None
@@ -160,10 +169,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.send_response(fault.code or 200)
         if fault.drip:
-            self.send_header("Transfer-Encoding", "chunked")
+            is_chunked = fault.drip == "chunked"
+            self.send_header(*(("Transfer-Encoding", "chunked") if is_chunked else ("Content-Length", "1000000")))
             self.end_headers()
             while not self.api.ending:
-                self.wfile.write(b"1\r\n \r\n")
+                self.wfile.write(b"1\r\n \r\n" if is_chunked else b" ")
                 with self.api.changed:
                     self.api.changed.wait(0.02)
             return
@@ -245,6 +255,12 @@ class _Handler(BaseHTTPRequestHandler):
         data = json.dumps(event).encode() + b"\n"
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
         self.wfile.flush()
+
+
+def _pod_of(request: Request) -> str:
+    """Of which pod the request is an event; empty where it is none."""
+    is_event = isinstance(request.body, dict) and request.path.endswith("/events")
+    return str(request.body["involvedObject"]["name"]) if is_event else ""  # type: ignore[index]
 
 
 class _Server(ThreadingHTTPServer):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,12 +84,13 @@ def publishing(
     paces: Paces = PACES,
     wanted: Wanted | None = None,
     wall_s: float | None = None,
+    clock_s: Callable[[], float] = time.monotonic,
 ) -> Iterator[Published]:
     """Publish for NODE until the block ends; a fault of the publisher fails the test."""
     faults: list[BaseException] = []
     view = NodeView(inventory_for(Config(), machine()), pod_resources, kubelet_config, QUICK, health_period_s=0.1)
     clocks = {} if wall_s is None else {"wall_s": lambda: wall_s}
-    publisher = Publisher(ApiServer(config), NODE, view, wanted, paces, **clocks)
+    publisher = Publisher(ApiServer(config), NODE, view, wanted, paces, clock_s, **clocks)
 
     def run() -> None:
         try:

@@ -15,7 +15,11 @@ from topoalloc.errors import InputError
 TIMEOUT_S = 0.3
 
 
-@pytest.mark.parametrize("fault", [Fault(slow=True), Fault(drip=True)], ids=["silent", "dripping"])
+@pytest.mark.parametrize(
+    "fault",
+    [Fault(slow=True), Fault(drip="chunked"), Fault(drip="counted"), Fault(code=500, drip="counted")],
+    ids=["silent", "dripping in chunks", "dripping", "dripping a refusal"],
+)
 def test_an_answer_that_does_not_come_in_time_is_given_up(tmp_path: Path, fault: Fault):
     with fake_api(tmp_path) as (api, config):
         api.faults.append(fault)
@@ -25,7 +29,7 @@ def test_an_answer_that_does_not_come_in_time_is_given_up(tmp_path: Path, fault:
         with pytest.raises(ApiError) as raised:
             server.node(NODE)
 
-        assert raised.value.code == UNREACHED
+        assert raised.value.code == (fault.code or UNREACHED)
         assert time.monotonic() - began_s < LIMIT_S / 2
         assert server.node(NODE)
 

@@ -112,6 +112,44 @@ def test_a_resource_that_nobody_serves_is_named():
     assert "UNHEALTHY" not in picture
 
 
+def without(occupancy: Occupancy, *resources: str) -> Occupancy:
+    """As the kubelet leaves out a resource that has no healthy device."""
+    devices = {name: ids for name, ids in occupancy.allocatable.devices.items() if name not in resources}
+    return replace(occupancy, allocatable=replace(occupancy.allocatable, devices=devices))
+
+
+def test_where_all_gpus_are_unhealthy_none_is_free():
+    inventory = cut(machine(numa=1, switches=1, gpus=2, nics=1))
+    occupancy = without(occupied(inventory), "topoalloc.io/vgpu-core", "topoalloc.io/vgpu-memory")
+
+    assert node_picture(inventory, occupancy, Alignment(Policy.RESTRICTED)).split("\n")[1:8] == [
+        "free: 0 of 2 GPUs whole, 0/200 cores 0/8GiB; topology manager: restricted per container",
+        "NOT SERVED now: topoalloc.io/vgpu-core, topoalloc.io/vgpu-memory",
+        "NUMA 0  CPUs 0-7  64GiB",
+        "  PCIe switch 0000:10:00.0",
+        "    GPU0   NOT SERVED",
+        "    GPU1   NOT SERVED",
+        "    NIC0 mlx5_0 free",
+    ]
+
+
+def test_where_all_nics_are_unhealthy_none_is_free():
+    inventory = cut(machine())
+    picture = node_picture(inventory, without(occupied(inventory), "topoalloc.io/nic"), ALIGNMENT)
+
+    assert "NIC0 mlx5_0 NOT SERVED" in picture
+    assert picture.count("NOT SERVED") == len(inventory.machine.nics) + 1
+    assert "GPU0  100/100 cores" in picture
+
+
+def test_gpus_that_nobody_can_get_are_told_together_on_a_large_machine():
+    inventory = cut(machine(numa=16, switches=1, gpus=16, nics=4))
+    picture = node_picture(inventory, without(occupied(inventory), "topoalloc.io/vgpu-core"), ALIGNMENT)
+
+    assert "GPU0-15: NOT SERVED" in picture
+    assert "0/25600 cores" in picture
+
+
 def test_gpus_of_unknown_memory_show_cores_alone():
     inventory = cut(machine(memory_bytes=UNTOLD))
 

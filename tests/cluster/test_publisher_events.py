@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.fake_api import FakeApi, Fault
+from tests.cluster.fake_api import LIMIT_S, FakeApi, Fault
 from tests.cluster.published import (
     PACES,
+    QUICK,
     asking,
     fake_api,
     pod_resources_of,
@@ -18,7 +21,8 @@ from tests.cluster.published import (
     spec_of,
 )
 from topoalloc.cli.simulation.rehearsal import Node
-from topoalloc.cluster.allowance import EVENTS_PER_MINUTE_MAX
+from topoalloc.cluster.allowance import EVENTS_PER_MINUTE_MAX, MINUTE_S
+from topoalloc.cluster.api_objects import Changed, watch_line
 
 REJECTED = {
     "phase": "Failed",
@@ -125,6 +129,31 @@ def test_a_rejection_of_long_before_the_start_is_left_alone(tmp_path: Path):
         assert sorted(messages(api)) == ["new"]
 
 
+def test_a_rejection_of_long_before_the_start_is_left_alone_when_it_is_touched_and_deleted(tmp_path: Path):
+    old = {**REJECTED, "began": "2001-01-01T00:00:00Z"}
+    with fake_api(tmp_path) as (api, config):
+        api.put_pod("touched", **old)
+        api.put_pod("deleted", **old)
+        with publishing(config):
+            assert api.wait_for(lambda: api.watches)
+            api.put_pod("touched", **old)
+            api.delete_pod("deleted")
+            api.put_pod("new", **REJECTED)
+            assert api.wait_for(lambda: "new" in messages(api))
+
+        assert sorted(messages(api)) == ["new"]
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [("ADDED", True), ("MODIFIED", True), ("DELETED", False)])
+def test_a_watch_tells_of_a_rejection_unless_the_pod_is_deleted(kind: str, is_told: bool):
+    status = {key: value for key, value in REJECTED.items() if key != "began"}
+    pod = {"metadata": {"name": "c", "namespace": "default", "uid": "u"}, "status": status}
+    told = watch_line(json.dumps({"type": kind, "object": pod}).encode())
+
+    assert isinstance(told, Changed)
+    assert (told.pod.rejection is not None) is is_told
+
+
 def test_a_clock_that_is_years_behind_hides_no_rejection(tmp_path: Path):
     with fake_api(tmp_path) as (api, config), publishing(config, wall_s=1.0):
         assert api.wait_for(lambda: api.watches)
@@ -158,6 +187,21 @@ def test_no_more_than_so_many_events_are_written_in_a_minute(tmp_path: Path):
             assert api.wait_for(api.picture)
 
         assert len(api.events) == EVENTS_PER_MINUTE_MAX
+
+
+def test_a_rejection_in_a_new_minute_is_written_though_the_last_one_was_used_up(tmp_path: Path):
+    skipped_s = 0.0
+    with (
+        fake_api(tmp_path) as (api, config),
+        publishing(config, clock_s=lambda: time.monotonic() + skipped_s),
+    ):
+        for number in range(EVENTS_PER_MINUTE_MAX):
+            api.put_pod(f"p{number}", **REJECTED)
+        assert api.wait_for(lambda: len(api.events) == EVENTS_PER_MINUTE_MAX)
+        skipped_s = MINUTE_S
+        api.put_pod("next", **REJECTED)
+
+        assert api.wait_for(lambda: "next" in messages(api))
 
 
 def test_only_the_pods_of_this_node_are_asked_for(tmp_path: Path):
@@ -231,6 +275,31 @@ def test_an_event_that_will_never_be_taken_does_not_hold_up_the_next(tmp_path: P
         api.put_pod("d", **REJECTED)
 
         assert api.wait_for(lambda: messages(api))
+
+
+def test_an_event_that_is_refused_for_long_does_not_hold_up_the_others(tmp_path: Path):
+    """A namespace that is being deleted answers 403."""
+    patient = replace(PACES, events=replace(QUICK, backoff_min_s=20 * LIMIT_S, backoff_max_s=20 * LIMIT_S))
+    with fake_api(tmp_path) as (api, config), publishing(config, paces=patient):
+        assert api.wait_for(lambda: api.watches and api.picture())
+        with api.changed:
+            api.faults.append(Fault(code=403, pod="c"))
+        api.put_pod("c", **REJECTED)
+        assert api.wait_for(lambda: not api.faults)
+        api.put_pod("d", **REJECTED)
+        assert api.wait_for(lambda: "d" in messages(api))
+
+        assert sorted(messages(api)) == ["d"]
+
+
+def test_an_event_that_was_refused_is_written_when_its_own_wait_is_over(tmp_path: Path):
+    with fake_api(tmp_path) as (api, config), publishing(config):
+        assert api.wait_for(lambda: api.watches and api.picture())
+        with api.changed:
+            api.faults.extend([Fault(code=403, pod="c")] * 3)
+        api.put_pod("c", **REJECTED)
+
+        assert api.wait_for(lambda: "c" in messages(api))
 
 
 def test_a_publisher_ends_at_once_while_a_watch_is_open(tmp_path: Path):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import socket
+import time
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -67,7 +67,9 @@ def test_a_picture_that_somebody_changed_is_repaired(tmp_path: Path):
 
 
 def test_a_picture_that_is_always_changed_back_is_repaired_at_a_bounded_rate(tmp_path: Path):
-    with fake_api(tmp_path) as (api, config), publishing(config, paces=replace(PACES, verify_s=0.4)):
+    verify_s = 0.4
+    began_s = time.monotonic()
+    with fake_api(tmp_path) as (api, config), publishing(config, paces=replace(PACES, verify_s=verify_s)):
         for _ in range(4):
             count = len(api.patches())
             assert api.wait_for(lambda count=count: len(api.patches()) > count)
@@ -75,8 +77,10 @@ def test_a_picture_that_is_always_changed_back_is_repaired_at_a_bounded_rate(tmp
                 assert api.node is not None
                 api.node["annotations"]["topoalloc.io/topology"] = "mine"
 
-        times = [request.at_s for request in api.patches()]
-        assert min(b - a for a, b in pairwise(times)) > 0.2
+        # The span is the test's own, so that a slow machine can only make it longer.
+        repairs = len(api.patches()) - 1
+        assert repairs >= 3
+        assert repairs <= (time.monotonic() - began_s) / (0.75 * verify_s)
 
 
 def test_pods_that_start_together_become_few_writes(tmp_path: Path):

@@ -49,7 +49,7 @@ def test_the_role_allows_exactly_what_is_told_to_the_api_server(name: str) -> No
     assert one(name, "ClusterRole")["rules"] == [
         {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
         {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
-        {"apiGroups": [""], "resources": ["events"], "verbs": ["create", "patch"]},
+        {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
     ]
     binding = one(name, "ClusterRoleBinding")
     assert binding["roleRef"]["name"] == "topoalloc"
@@ -81,6 +81,13 @@ def test_only_the_agent_can_write_on_the_host_and_only_plugin_sockets(name: str)
     }
     assert writable == {("agent", "/var/lib/kubelet/device-plugins")}
     assert "/var/lib/kubelet/device-plugins" not in mounts("publish", name)
+
+
+@everywhere
+def test_only_the_agent_reads_the_pods_of_the_kubelet(name: str) -> None:
+    """The pods API gives whole pod specs, environments included; what is published needs none of them."""
+    assert "/var/lib/kubelet/pods-api" in mounts("agent", name)
+    assert "/var/lib/kubelet/pods-api" not in mounts("publish", name)
 
 
 @everywhere

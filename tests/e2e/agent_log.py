@@ -44,6 +44,11 @@ class AgentLog:
             found.setdefault(match["call"], []).append(float(match["ms"]) / 1000)
         return found
 
+    def calls_for(self, pod: str) -> tuple[int, int]:
+        """How many questions and allocations for a pod of the default namespace were answered."""
+        lines = [line for line in self.text().splitlines() if f" for default/{pod}/" in line]
+        return sum(": GetPreferredAllocation " in line for line in lines), sum(": Allocate " in line for line in lines)
+
     def wait_for_line(self, *words: str, timeout_s: float) -> bool:
         """Whether a line with all these words comes in time; looks every millisecond."""
         end_s = time.monotonic() + timeout_s

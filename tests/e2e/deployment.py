@@ -20,7 +20,7 @@ from topoalloc.sharing.inventory import Inventory
 
 KUSTOMIZE = Path(__file__).parents[2] / "deploy" / "kustomize"
 NAMESPACE = "topoalloc-system"
-IMAGE = "topoalloc:e2e"
+IMAGE = "localhost/topoalloc:e2e"
 DAEMON_SET = {
     "apiVersion": "apps/v1",
     "kind": "DaemonSet",

@@ -6,13 +6,15 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.namespaces import wait_for
-from tests.e2e.deployment import Deployment
+from tests.e2e.deployment import NAMESPACE, Deployment
 from tests.e2e.judge import faults
 from tests.e2e.pod_resources import PodResourcesOf
 from tests.e2e.workloads import CORE, MEMORY, NIC, container, pod
@@ -24,7 +26,7 @@ CREDENTIALS = "/run/secrets"  # /var/run is a link to /run
 
 @pytest.fixture(scope="module")
 def cluster(images: tuple[Path, ...]) -> Iterator[Cluster]:
-    with Cluster("azure-ndv5.nccl-topo.xml", "single-numa-node", images=images) as made:
+    with Cluster("azure-ndv5.nccl-topo.xml", "single-numa-node", nodes=2, images=images) as made:
         Deployment(made).apply()
         Deployment(made).wait_registered()
         yield made
@@ -83,3 +85,45 @@ def test_without_the_api_server_shares_are_given_and_a_killed_agent_comes_back(c
         assert faults(cluster, node) == []
     finally:
         cluster.control_plane.start_api_server()
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A change of a node that somebody tries with the token of the pod on node-0."""
+
+    name: str
+    node: str
+    change: dict[str, Any]
+    words: str = ""  # of the refusal; empty where it is allowed
+
+
+ATTEMPTS = [
+    Attempt("a label of ours", "node-0", {"metadata": {"labels": {"topoalloc.io/e2e": "1"}}}),
+    Attempt(
+        "another node", "node-1", {"metadata": {"labels": {"topoalloc.io/e2e": "1"}}}, "may not change node node-1"
+    ),
+    Attempt("a foreign label", "node-0", {"metadata": {"labels": {"example.com/e2e": "1"}}}, "no label of a node but"),
+    Attempt(
+        "a foreign annotation",
+        "node-0",
+        {"metadata": {"annotations": {"example.com/e2e": "1"}}},
+        "no annotation of a node but",
+    ),
+    Attempt("the spec", "node-0", {"spec": {"unschedulable": True}}, "may not change the spec"),
+    Attempt(
+        "the finalizers", "node-0", {"metadata": {"finalizers": ["example.com/e2e"]}}, "may not change the finalizers"
+    ),
+]
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda attempt: attempt.name)
+def test_the_token_of_a_pod_changes_keys_of_ours_on_its_own_node_alone(cluster: Cluster, attempt: Attempt) -> None:
+    plane = cluster.control_plane
+    pods = cluster.get("pods", "-n", NAMESPACE, "--field-selector", "spec.nodeName=node-0")["items"]
+    bound = ("--bound-object-kind", "Pod", "--bound-object-name", pods[0]["metadata"]["name"])
+    token = cluster.kubectl("-n", NAMESPACE, "create", "token", "topoalloc", *bound).strip()
+
+    status, answer = plane.attempt("PATCH", f"/api/v1/nodes/{attempt.node}", attempt.change, token)
+
+    assert status == (422 if attempt.words else 200), answer
+    assert attempt.words in answer

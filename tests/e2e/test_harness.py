@@ -32,6 +32,7 @@ def left_of(base: Path) -> list[str]:
     found = [str(base)] if base.exists() else []
     found += [str(path) for root in cgroup_hierarchies() for path in root.glob(f"{base.name}*")]
     found += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if base.name in line]
+    found += [str(path) for path in Path("/run/netns").glob("*")] + [str(path) for path in Path("/run/nri").glob("*")]
     found += [path.name for path in Path("/sys/class/net").iterdir() if path.name == base.name]
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit() and int(folder.name) != os.getpid():

@@ -11,6 +11,7 @@ import random
 import signal
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tests.e2e.agent_log import AgentLog
 from tests.e2e.cluster.cluster import Cluster
 from tests.e2e.cluster.namespaces import wait_for
 from tests.e2e.cluster.node import Node
-from tests.e2e.deployment import REGISTERED_S, Deployment
+from tests.e2e.deployment import IMAGE, REGISTERED_S, Deployment
 from tests.e2e.judge import faults
 from tests.e2e.pods import all_pods, create, delete, delete_all, verdict, verdicts
 from tests.e2e.workloads import CORE, MEMORY, NIC, container, pod, random_pod
@@ -79,6 +80,14 @@ class Life:
         delete(self.cluster, *gone)
         self.passing = self.passing[len(gone) :]
         return name
+
+    def pod_of_two_halves(self) -> str:
+        """A pod that there is room for, so that the kubelet asks for both its resources."""
+        delete(self.cluster, *self.passing)
+        self.count += 1
+        self.passing = [f"p{self.count}"]
+        create(self.cluster, pod(self.passing[0], [container("c", {CORE: 10, MEMORY: 4})]))
+        return self.passing[0]
 
     def check(self) -> None:
         verdicts(self.cluster, self.passing)
@@ -147,23 +156,27 @@ def test_restarts_of_the_kubelet_lose_nothing(life: Life, record_property: Calla
 
 
 def test_kills_of_the_agent_lose_nothing(life: Life, record_property: Callable[[str, object], None]) -> None:
-    seconds = []
+    seconds, caught = [], Counter[str]()
     for number in range(ROUNDS):
         moment = MOMENTS[number % len(MOMENTS)]
-        kill_agent(life, moment)
+        caught[moment] += kill_agent(life, moment)
         seconds.append(seconds_until_registered(life, agent_started(life)))
         life.check()
         print(f"agent killed {moment} ({number + 1} of {ROUNDS}): {seconds[-1]:.2f} s", flush=True)
 
     report(record_property, "from a new agent's start until every resource is at the kubelet", seconds)
+    record_property("kills that met their moment", dict(caught))
+    print(f"kills that met their moment: {dict(caught)}")
     assert max(seconds) <= BACK_S
+    assert all(caught[moment] for moment in MOMENTS)
 
 
-def kill_agent(life: Life, moment: str) -> None:
+def kill_agent(life: Life, moment: str) -> bool:
+    """Whether the log shows that the agent really ended at that moment."""
     pid = life.deployment.wait_agent(life.node)
     log = AgentLog(life.node)
     if moment != "while nothing happens":
-        name = life.next_pod()
+        name = life.next_pod() if moment == "at a random moment" else life.pod_of_two_halves()
     if moment == "at a random moment":
         time.sleep(life.draw.uniform(0, 0.2))
     elif moment == "between the halves":
@@ -173,7 +186,11 @@ def kill_agent(life: Life, moment: str) -> None:
         os.kill(pid, signal.SIGSTOP)  # the kubelet's Allocate now waits for an answer that will not come
         time.sleep(0.1)
     os.kill(pid, signal.SIGKILL)
+    asked, allocated = log.calls_for(name) if moment in MOMENTS[1:3] else (0, 0)
     life.deployment.wait_agent(life.node, other_than=pid)
+    # Two resources: one of them allocated, or the first of them asked for and its Allocate without an answer.
+    met = {"between the halves": allocated == 1, "inside Allocate": asked == allocated + 1}
+    return met.get(moment, True)
 
 
 def agent_started(life: Life) -> float:
@@ -214,11 +231,11 @@ def rebooted(life: Life) -> float:
 
 
 def test_a_new_version_rolled_out_touches_no_running_pod(life: Life) -> None:
-    life.node.ctr("images", "tag", "docker.io/library/topoalloc:e2e", "docker.io/library/topoalloc:e2e-next")
+    life.node.tag_image(IMAGE, f"{IMAGE}-next")
     before = life.deployment.agent_pid(life.node)
 
     life.next_pod()
-    Deployment(life.cluster, image="topoalloc:e2e-next").apply()
+    Deployment(life.cluster, image=f"{IMAGE}-next").apply()
     life.next_pod()
     wait_for(lambda: life.deployment.kubelet_has_some(life.node), REGISTERED_S, "every resource at the kubelet")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 CORE, MEMORY, NIC = "topoalloc.io/vgpu-core", "topoalloc.io/vgpu-memory", "topoalloc.io/nic"
-IMAGE = "topoalloc-e2e/workload:1"
+IMAGE = "localhost/topoalloc-e2e/workload:1"
 GRACE_S = 1
 
 

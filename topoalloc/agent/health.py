@@ -23,6 +23,12 @@ APPLICATION_XIDS = (13, 31, 43, 45, 68, 109)
 CALM_S = 300.0
 
 
+_LOST = "the driver has lost it"
+_RESET = "it answers nothing before its reset"
+_ROWS = "a row of its memory failed and could not be replaced"
+_RECOVERY = "the driver asks for its reset, or for a reboot"
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """The last fault of a device, and since when its driver has been saying that all is well again (None: not)."""
@@ -39,6 +45,11 @@ class Health:
     complaints: Mapping[str, str] = field(default_factory=dict)
     faults: Mapping[str, Fault] = field(default_factory=dict)
 
+    @property
+    def awaits_session(self) -> bool:
+        """Whether a device is out of which only a new session with the driver may hear again."""
+        return not {_LOST, _RESET}.isdisjoint(self.complaints.values())
+
     def reasons(self) -> dict[str, str]:
         """Why, by the key of each device that is out of order; in the order of keys."""
         why = {key: f"Xid {fault.xid}" for key, fault in self.faults.items()}
@@ -53,12 +64,12 @@ def after_look(health: Health, inventory: Inventory, machine: Machine) -> Health
 
 
 def after_answers(health: Health, inventory: Inventory, conditions: Iterable[GpuCondition], now_s: float) -> Health:
-    """The driver was asked about its GPUs. One of which it says nothing keeps its faults and has no complaint."""
-    complaints: dict[str, str] = {}
+    """The driver was asked about its GPUs. What it says nothing of stays: faults, and what it complained of."""
+    complaints = dict(health.complaints)
     faults = {key: replace(fault, calm_since_s=None) for key, fault in health.faults.items()}
     for condition in conditions:
         for key in _keys_at(inventory, condition.address):
-            complaint = _complaint(condition)
+            complaint = _complaint(condition, complaints.pop(key, None))
             fault = health.faults.get(key)
             if complaint is not None:
                 complaints[key] = complaint
@@ -102,12 +113,21 @@ def missing_keys(inventory: Inventory, machine: Machine) -> frozenset[str]:
     return frozenset((*gpus, *nics))
 
 
-def _complaint(condition: GpuCondition) -> str | None:
+def _complaint(condition: GpuCondition, before: str | None) -> str | None:
+    """What the driver complains of; what it complained of before stands until it says otherwise of that very thing."""
     if condition.lost:
-        return "the driver has lost it"
+        return _LOST
     if condition.rows_failed:
-        return "a row of its memory failed and could not be replaced"
-    return "the driver asks for its reset, or for a reboot" if condition.needs_recovery else None
+        return _ROWS
+    if condition.needs_recovery:
+        return _RECOVERY if condition.lost is False else _RESET
+    said = {
+        _LOST: condition.lost,
+        _RESET: condition.lost,
+        _ROWS: condition.rows_failed,
+        _RECOVERY: condition.needs_recovery,
+    }
+    return None if before is None or said[before] is False else before
 
 
 def _keys_at(inventory: Inventory, address: PciAddress) -> Iterator[str]:

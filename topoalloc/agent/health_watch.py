@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
+from topoalloc.agent.fault_lines import FaultLines
 from topoalloc.agent.health import Health, after_answers, after_faults, after_look
 from topoalloc.errors import TopoallocError
 from topoalloc.sharing.inventory import Inventory
@@ -74,6 +75,7 @@ class LiveWatch:
         self._session: DriverSession | None = None
         self._session_tried_at_s = -SESSION_PAUSE_S
         self._complaint = ""
+        self._fault_lines = FaultLines()
         self._hotplug = hotplug()
         if isinstance(self._hotplug, SourceRefusal):
             log.info("%s", self._hotplug)
@@ -86,6 +88,7 @@ class LiveWatch:
             self._rescanned_at_s = now_s  # what is served was read a moment ago
         self._changed |= isinstance(self._hotplug, HotplugMonitor) and self._hotplug.drain()
         due = self._changed and now_s - self._rescanned_at_s >= RESCAN_PAUSE_S
+        self._take_faults(now_s)  # before questions find a GPU lost, or end the session
         if now_s - self._looked_at_s >= LOOK_PERIOD_S:
             self._looked_at_s = now_s
             absent = self._absent_functions()
@@ -95,7 +98,6 @@ class LiveWatch:
         if due or now_s - self._rescanned_at_s >= RESCAN_PERIOD_S:
             self._rescanned_at_s, self._changed = now_s, False
             self._look_again()
-        self._take_faults()
         return self._health.reasons()
 
     def close(self) -> None:
@@ -128,9 +130,8 @@ class LiveWatch:
     def _renew_session(self, gpus: tuple[PciAddress, ...], now_s: float) -> None:
         """Begin a session where there is none, or none that can still learn of a GPU that came back."""
         if self._session is not None:
-            if not self._session.is_stale:
+            if not self._session.is_stale and not self._health.awaits_session:
                 return
-            self._take_faults()
             self._session.close()
             self._session = None
         self._session_tried_at_s = now_s
@@ -141,14 +142,13 @@ class LiveWatch:
             self._complaint = str(opened)
             log.warning("%s; faults of GPUs go unnoticed", opened)
 
-    def _take_faults(self) -> None:
-        if self._session is None:
-            return
-        faults = self._session.faults()
-        for fault in faults:
+    def _take_faults(self, now_s: float) -> None:
+        faults = () if self._session is None else self._session.faults()
+        for fault, count in self._fault_lines.due(faults, now_s):
             whose = fault.address or "a GPU that the driver does not name"
-            level = logging.INFO if fault.xid in self._ignored_xids else logging.WARNING
-            log.log(level, "Xid %d on %s%s", fault.xid, whose, ", ignored" if level == logging.INFO else "")
+            is_ignored = fault.xid in self._ignored_xids
+            words = (", ignored" if is_ignored else "") + (f", {count} times" if count > 1 else "")
+            log.log(logging.INFO if is_ignored else logging.WARNING, "Xid %d on %s%s", fault.xid, whose, words)
         self._health = after_faults(self._health, self._inventory, faults, self._ignored_xids)
 
 

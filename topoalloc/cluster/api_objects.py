@@ -141,7 +141,12 @@ def watch_line(line: bytes) -> Changed | Bookmark | WatchFault:
     pod = _decoded(_POD, bytes(event.object), "a Pod")
     if event.type == "BOOKMARK":
         return Bookmark(pod.metadata.resourceVersion)
-    return Changed(_seen(pod), pod.metadata.resourceVersion)
+    seen = _seen(pod)
+    if (
+        event.type == "DELETED"
+    ):  # the last state once more: whatever it tells was told before, and nobody can look it up
+        seen = replace(seen, rejection=None)
+    return Changed(seen, pod.metadata.resourceVersion)
 
 
 def status_message(body: bytes) -> str:

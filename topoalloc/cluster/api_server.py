@@ -234,14 +234,21 @@ def _path(*parts: str) -> str:
 
 def _whole(response: BaseHTTPResponse, deadline_s: float) -> bytes:
     """The body, within bounds of size and time. Raises ApiError."""
+    from urllib3.exceptions import HTTPError
+
     body = bytearray()
-    for chunk in _chunks(response):
+    while True:
+        try:
+            chunk = response.read1(CHUNK_BYTES)  # one piece as it arrives: filling a buffer has no limit of time
+        except (HTTPError, OSError, ValueError) as error:
+            raise ApiError(UNREACHED, f"the answer broke off: {_reason(error)}") from error
+        if not chunk:
+            return bytes(body)
         body += chunk
         if len(body) > ANSWER_BYTES_MAX:
             raise ApiError(UNREACHED, f"the answer is larger than {ANSWER_BYTES_MAX >> 20} MiB")
         if time.monotonic() > deadline_s:
             raise ApiError(UNREACHED, "the answer took too long")
-    return bytes(body)
 
 
 def _lines(response: BaseHTTPResponse) -> Iterator[bytes]:

@@ -8,7 +8,7 @@ the same and YAML unescaped.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from topoalloc.admission.occupancy import Occupancy
 from topoalloc.allocation.affinity import Alignment
@@ -61,6 +61,7 @@ class _Facts:
     cpus: tuple[CpuSet, CpuSet] | None  # that can be given out exclusively, and those of them that are
     unserved: tuple[str, ...] = ()
     kept_back: frozenset[str] = frozenset()
+    out: frozenset[str] = frozenset()  # GPUs and NICs that nobody can get through any resource now
 
 
 def node_picture(inventory: Inventory, occupancy: Occupancy | None, alignment: Alignment) -> str:
@@ -89,7 +90,25 @@ def _facts(inventory: Inventory, occupancy: Occupancy | None) -> _Facts:
     unhealthy = _unhealthy(inventory, occupancy)
     kept_back = _kept_back(inventory, occupancy, ours) - unhealthy
     unserved = tuple(r.name for r in inventory.resources if r.name not in occupancy.allocatable.devices)
-    return _Facts(inventory, rooms, unhealthy, taken, cpus, unserved, kept_back)
+    out = _out(inventory, unserved)
+    rooms |= {gpu: _nothing_of(room) for gpu, room in rooms.items() if gpu in out}
+    return _Facts(inventory, rooms, unhealthy, taken, cpus, unserved, kept_back, out)
+
+
+def _out(inventory: Inventory, unserved: Sequence[str]) -> frozenset[str]:
+    """GPUs whose cores nobody can get and NICs that are in no resource that anybody can get.
+
+    The kubelet also leaves out a resource that is served without one healthy device
+    (kubelet pkg/kubelet/cm/devicemanager GetAllocatableDevices).
+    """
+    names = _names_of_keys(inventory)
+    offered = [resource for resource in inventory.resources if resource.kind is not ResourceKind.MEMORY]
+    there = {names[device.key] for resource in offered if resource.name not in unserved for device in resource.devices}
+    return frozenset(names[device.key] for resource in offered for device in resource.devices) - there
+
+
+def _nothing_of(room: Room) -> Room:
+    return replace(room, cores=0, memory_units=None if room.memory_units is None else 0, untouched=False)
 
 
 def _names_of_keys(inventory: Inventory) -> dict[str, str]:
@@ -217,6 +236,8 @@ def _gpu_lines(gpus: Sequence[str], facts: _Facts, detail: Detail) -> list[str]:
     bad = facts.unhealthy or frozenset()
     well = [facts.rooms[gpu] for gpu in gpus if gpu not in bad]
     ill = [gpu for gpu in gpus if gpu in bad]
+    if facts.out.issuperset(gpus):
+        return [f"{id_list(gpus)}: NOT SERVED"]
     words = f"{id_list(gpus)}: {_amounts(well, facts)}" + ("" if facts.unhealthy is None else " free")
     kept = [gpu for gpu in gpus if gpu in facts.kept_back]
     words += f"; kept back: {id_list(kept)}" if kept else ""
@@ -228,6 +249,8 @@ def _gpu_words(room: Room, facts: _Facts) -> str:
     name = room.gpu.ljust(5)
     if facts.unhealthy is None:
         return f"{name}  {_amounts([room], facts)}"
+    if room.gpu in facts.out:
+        return f"{name}  NOT SERVED"
     if room.gpu in facts.unhealthy:
         return f"{name}  UNHEALTHY"
     words = f"{name} {f'{room.cores}/{CORES_PER_GPU}':>7} cores"
@@ -279,10 +302,12 @@ def _nic_words(nic: Nic, facts: _Facts) -> str:
 
 
 def _nic_state(nic: str, facts: _Facts) -> str:
-    """`free`, `taken`, `UNHEALTHY`; nothing where nobody can ask for the port or nothing tells."""
+    """`free`, `taken`, `UNHEALTHY`, `NOT SERVED`; nothing where nobody can ask for the port or nothing tells."""
     served = {facts.inventory.machine.nics[d.position].id for d in _nic_devices(facts.inventory)}
     if facts.unhealthy is None or facts.taken_nics is None or nic not in served:
         return ""
+    if nic in facts.out:
+        return "NOT SERVED"
     if nic in facts.unhealthy:
         return "UNHEALTHY"
     return "taken" if nic in facts.taken_nics else "free"

@@ -77,11 +77,8 @@ class NodeView:
             return
         self._next_health_s = now_s + self._health_period_s
         try:
-            self._allocatable = self._client.allocatable()
-            if listing:
-                self._before = self.occupancy()
-                self._containers, self._listed_at_s = self._client.containers(), now_s
-                self._listing = self._listing.succeeded(now_s, self._pace)
+            allocatable = self._client.allocatable()
+            containers = self._client.containers() if listing else self._containers
         except KubeletError as error:
             self._listing = self._listing.failed(now_s, self._pace, spread=1.0)
             if not self._failing:
@@ -90,6 +87,10 @@ class NodeView:
             if now_s - self._answered_at_s > STALE_MAX_S:
                 self._containers = self._allocatable = None
             return
+        if listing:
+            self._before, self._listed_at_s = self.occupancy(), now_s
+            self._listing = self._listing.succeeded(now_s, self._pace)
+        self._allocatable, self._containers = allocatable, containers
         self._answered_at_s = now_s
         if self._failing:
             self._failing = False

@@ -58,14 +58,17 @@ class Pacing:
     def failed(self, now_s: float, pace: Pace, spread: float, retry_after_s: float = 0.0) -> Pacing:
         """It is still to be written, after a pause that doubles up to a bound."""
         failures = min(self.failures + 1, DOUBLINGS_MAX)
-        pause_s = backoff_s(failures, pace, spread)
-        pause_s = max(pause_s, min(retry_after_s, RETRY_AFTER_MAX_S))
         return replace(
             self,
             first_s=now_s if self.first_s is None else self.first_s,
-            not_before_s=now_s + pause_s,
+            not_before_s=now_s + pause_s(failures, pace, spread, retry_after_s),
             failures=failures,
         )
+
+
+def pause_s(failures: int, pace: Pace, spread: float, retry_after_s: float = 0.0) -> float:
+    """The back-off after so many failures in a row, or what the server asked for if that is longer."""
+    return max(backoff_s(failures, pace, spread), min(retry_after_s, RETRY_AFTER_MAX_S))
 
 
 def backoff_s(failures: int, pace: Pace, spread: float) -> float:

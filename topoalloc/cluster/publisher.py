@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from topoalloc.cluster.allowance import EVENTS_PER_MINUTE_MAX, Allowance
 from topoalloc.cluster.api_objects import ApiContentError, SeenPod, node_words
-from topoalloc.cluster.api_server import ApiError, ApiServer
+from topoalloc.cluster.api_server import UNAUTHORIZED, UNREACHED, ApiError, ApiServer
 from topoalloc.cluster.node_patch import NodeWords, merge_patch
 from topoalloc.cluster.node_view import NodeView
-from topoalloc.cluster.pacing import Pace, Pacing
+from topoalloc.cluster.pacing import Pace, Pacing, pause_s
 from topoalloc.cluster.pod_watch import PodWatch
 from topoalloc.cluster.rejection import Rejection, event_object, note_of
 
@@ -31,6 +31,7 @@ EVENT_PACE = Pace(quiet_s=0.0, delay_max_s=0.0, period_min_s=0.0)
 EVENT_TRIES_MAX = 20  # with the back-off between them more than half an hour
 # Not the fault of the moment: the event would be refused again (its namespace is gone, or it is no event).
 EVENT_LOST = frozenset({400, 404, 413, 422})
+TOO_MANY, SERVER_FAULT_MIN = 429, 500  # like 401 and no answer: another event would fare no better
 CONFLICT = 409
 NOT_FOUND = 404
 WAIT_MAX_S = 60.0  # of the loop, whatever it waits for
@@ -65,6 +66,7 @@ class _Waiting:
     seen_s: float
     event: dict[str, object] | None = None
     tries: int = 0
+    not_before_s: float = 0.0  # since this event was refused; others need not wait for it
 
 
 class Publisher:
@@ -136,25 +138,25 @@ class Publisher:
 
     def _turn(self) -> None:
         """Everything that is due now."""
+        self._allowance, dropped = self._allowance.turned(self._clock_s())
+        if dropped:
+            log.warning("%d more pods were rejected in the last minute; no event of ours tells of them", dropped)
         self._take_news()
         self._view.look(self._clock_s())
         self._compare()
         if _is_due(self._node_pacing.due_at_s(self._paces.node), self._clock_s()):
             self._write_node()
         self._explain()
-        while self._waiting and _is_due(self._event_pacing.due_at_s(self._paces.events), self._clock_s()):
+        while _is_due(self._next_event_s(), self._clock_s()):
             if self._stop.is_set():
                 return
             self._write_event()
-        self._allowance, dropped = self._allowance.turned(self._clock_s())
-        if dropped:
-            log.warning("%d more pods were rejected in the last minute; no event of ours tells of them", dropped)
 
     def _pause_s(self) -> float:
         times = [
             self._view.next_look_s(),
             self._node_pacing.due_at_s(self._paces.node),
-            self._event_pacing.due_at_s(self._paces.events) if self._waiting else None,
+            self._next_event_s(),
             self._verify_at_s,
         ]
         times.extend(one.seen_s + self._paces.explain_wait_s for one in self._waiting if one.event is None)
@@ -213,9 +215,9 @@ class Publisher:
             self._view.pods_changed(self._clock_s())
             if pod.rejection is None or pod.uid in self._remembered:
                 continue
+            self._remember(pod.uid)  # the old ones too: a watch tells of them again when somebody touches them
             if listed and pod.began_s is not None and self._started_wall_s - pod.began_s > REJECTED_AGO_MAX_S:
                 continue
-            self._remember(pod.uid)
             self._allowance, passed = self._allowance.asked(EVENTS_PER_MINUTE_MAX)
             if passed:
                 self._queue(_Waiting(pod.rejection, self._clock_s()))
@@ -247,33 +249,55 @@ class Publisher:
             kept.append(one)
         self._waiting = kept
 
+    def _next_event_s(self) -> float | None:
+        """When the next event is to be written, as things are."""
+        due_s = self._event_pacing.due_at_s(self._paces.events)
+        ready_s = min((one.not_before_s for one in self._waiting if one.event is not None), default=None)
+        return None if due_s is None or ready_s is None else max(due_s, ready_s)
+
     def _write_event(self) -> None:
-        """The oldest event that is worded."""
-        one = next((one for one in self._waiting if one.event is not None), None)
-        if one is None or one.event is None:
-            self._event_pacing = self._event_pacing.settled()
-            return
+        """The oldest event that is worded and need not wait."""
+        now_s = self._clock_s()
+        one = next(one for one in self._waiting if one.event is not None and one.not_before_s <= now_s)
+        assert one.event is not None
         pod = f"pod {one.rejection.namespace}/{one.rejection.name}"
+        is_done = True
         try:
             self._server.create_event(one.rejection.namespace, one.event)
         except ApiError as error:
-            one.tries += 1
             if error.code != CONFLICT:  # there already: an earlier process wrote it
-                self._complain("events", pod, error)
-                if error.code not in EVENT_LOST and one.tries < EVENT_TRIES_MAX:
-                    self._waiting.remove(one)
-                    self._waiting.append(one)  # what one namespace refuses does not hold up the others
-                    self._event_pacing = self._event_pacing.failed(
-                        self._clock_s(), self._paces.events, self._spread, error.retry_after_s
-                    )
-                    return
+                is_done = self._give_up_or_wait(one, pod, error)
+            if not is_done and _is_common(error):
+                self._event_pacing = self._event_pacing.failed(
+                    self._clock_s(), self._paces.events, self._spread, error.retry_after_s
+                )
+                return
         else:
             self._well("events", "events")
             log.info("%s was rejected: %s", pod, one.event["message"])
-        self._waiting.remove(one)
+        if is_done:
+            self._waiting.remove(one)
         self._event_pacing = self._event_pacing.succeeded(self._clock_s(), self._paces.events)
         if any(other.event is not None for other in self._waiting):
             self._event_pacing = self._event_pacing.changed(self._clock_s())
+
+    def _give_up_or_wait(self, one: _Waiting, pod: str, error: ApiError) -> bool:
+        """Whether a refused event is given up. Otherwise it lets the others go first, and waits if it alone was refused."""
+        one.tries += 1
+        is_given_up = error.code in EVENT_LOST or one.tries >= EVENT_TRIES_MAX
+        if is_given_up or _is_common(error):
+            self._complain("events", pod, error)
+        elif one.tries == 1:
+            log.warning("%s: API server: %s; its event is tried again", pod, error)
+        if is_given_up:
+            return True
+        if not _is_common(error):  # a namespace that is being deleted answers 403 for as long as that takes
+            one.not_before_s = self._clock_s() + pause_s(
+                one.tries, self._paces.events, self._spread, error.retry_after_s
+            )
+        self._waiting.remove(one)
+        self._waiting.append(one)
+        return False
 
     # What is said of failures: once for each kind, until it is well again.
 
@@ -292,6 +316,11 @@ class Publisher:
 
 def _is_due(at_s: float | None, now_s: float) -> bool:
     return at_s is not None and at_s <= now_s
+
+
+def _is_common(error: ApiError) -> bool:
+    """Whether another event would have failed just so."""
+    return error.code in {UNREACHED, UNAUTHORIZED, TOO_MANY} or error.code >= SERVER_FAULT_MIN
 
 
 def _retry_after_s(error: ApiError | ApiContentError) -> float:

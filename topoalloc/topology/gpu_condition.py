@@ -18,10 +18,10 @@ class GpuFault:
 
 @dataclass(frozen=True, slots=True)
 class GpuCondition:
-    """One GPU's answers. `rows_failed`: a bad memory row could not be replaced; `needs_recovery`: the driver asks for
-    a reset or a reboot. None: it does not say."""
+    """One GPU's answers. `lost`: the driver has lost it (False: it answers); `rows_failed`: a bad memory row could not
+    be replaced; `needs_recovery`: the driver asks for a reset or a reboot. None: it does not say."""
 
     address: PciAddress
-    lost: bool = False
+    lost: bool | None = None
     rows_failed: bool | None = None
     needs_recovery: bool | None = None

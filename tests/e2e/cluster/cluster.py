@@ -55,7 +55,7 @@ class Cluster:
         self.seconds: dict[str, float] = {}
         self._settings = settings or KubeletSettings(policy, scope, cpu_manager, memory_manager)
         self._images, self._extender, self._count = images, extender, nodes
-        name = f"ta{os.getpid():x}{time.time_ns() // 1000 % 4096:x}"
+        name = f"ta{os.getpid():06x}{time.time_ns() // 1000 % 4096:03x}"  # of one length: none begins with another
         self.base = Path("/tmp") / name
         self._house = House(self.base, name)
         self.nodes: list[Node] = []

@@ -6,6 +6,7 @@ import json
 import secrets
 import ssl
 import subprocess
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,6 +90,20 @@ class ControlPlane:
         trusted = ssl.create_default_context(cafile=f"{self.base}/pki/ca.crt")
         with urllib.request.urlopen(asked, timeout=REQUEST_S, context=trusted) as answer:
             return json.load(answer)
+
+    def attempt(self, method: str, path: str, body: Mapping[str, Any], token: str) -> tuple[int, str]:
+        """One call with somebody's token; the status and the text of the answer, whatever they are."""
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/merge-patch+json"}
+        asked = urllib.request.Request(
+            f"https://{self.address}{path}", json.dumps(body).encode(), headers, method=method
+        )
+        trusted = ssl.create_default_context(cafile=f"{self.base}/pki/ca.crt")
+        try:
+            with urllib.request.urlopen(asked, timeout=REQUEST_S, context=trusted) as answer:
+                return answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
 
     def write_kubeconfig(self, path: Path, user: str, address: str = SERVICE_ADDRESS) -> None:
         cluster = {"server": f"https://{address}:443", "certificate-authority": f"{self.base}/pki/ca.crt"}

@@ -24,7 +24,7 @@ from tests.e2e.cluster.node import PAUSE_IMAGE
 from tests.e2e.workloads import IMAGE as WORKLOAD_IMAGE
 
 REPOSITORY = Path(__file__).parents[3]
-IMAGE = "topoalloc:e2e"
+IMAGE = "localhost/topoalloc:e2e"
 INPUTS = ("topoalloc", "pyproject.toml", "README.md", "LICENSE", ".dockerignore", "deploy/Dockerfile")
 _BASE_IMAGE = "localhost/topoalloc-base"
 _WORKLOAD_SOURCE = Path(__file__).with_name("workload.c")
@@ -42,6 +42,7 @@ _BASE_COMMAND = (
 _PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "cert")
 _COMMAND_TIMEOUT_S = 1800.0  # packages are fetched and compiled on whatever machine this is
 _LOG_LINES_SHOWN = 40
+FORGET_AFTER_S = 3600.0
 _IMAGES_KEPT_MAX = 60  # a build makes about ten, of which a changed code repeats three
 
 
@@ -49,7 +50,7 @@ def build_image(cache: Path | None = None) -> Path:
     """A docker archive of `topoalloc:e2e`, made from this working tree; `cache` is the tests' cache folder."""
     cache = cache or cache_folder()
     files = sorted(_files_below(REPOSITORY / name for name in INPUTS))
-    key = _digest(*_BASE_COMMAND, *(part for path in files for part in (str(path), path.read_bytes())))
+    key = _digest(IMAGE, *_BASE_COMMAND, *(part for path in files for part in (str(path), path.read_bytes())))
     archive = cache / f"topoalloc-{key}.tar"
     with _only_one(cache):
         if not archive.exists():
@@ -63,7 +64,7 @@ def build_image(cache: Path | None = None) -> Path:
 def build_workload_image(cache: Path | None = None) -> Path:
     """A docker archive of one image, /pause and nothing else, under two names: the containers' and the sandboxes'."""
     cache = cache or cache_folder()
-    archive = cache / f"workload-{_digest(_WORKLOAD_SOURCE.read_bytes())}.tar"
+    archive = cache / f"workload-{_digest(WORKLOAD_IMAGE, PAUSE_IMAGE, _WORKLOAD_SOURCE.read_bytes())}.tar"
     with _only_one(cache):
         if not archive.exists():
             with _told(f"image {WORKLOAD_IMAGE}"):
@@ -195,9 +196,10 @@ def _digest(*parts: str | bytes) -> str:
 
 
 def _forget_all_but(cache: Path, kept: Path, pattern: str) -> None:
+    """Archives that nobody has made lately; another run may still be importing a newer one."""
     for path in cache.glob(pattern):
-        if path != kept:
-            path.unlink()
+        if path != kept and time.time() - path.stat().st_mtime > FORGET_AFTER_S:
+            path.unlink(missing_ok=True)
 
 
 def _put(path: Path, content: bytes) -> None:

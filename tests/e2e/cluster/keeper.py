@@ -56,7 +56,7 @@ def cgroup_hierarchies() -> list[Path]:
 def remove_cgroups(name: str) -> None:
     """Groups can be removed once their last process is gone, which takes a moment."""
     for _ in range(CGROUP_ROUNDS_MAX):
-        left = [top for root in cgroup_hierarchies() for top in root.glob(f"{name}*")]
+        left = [top for root in cgroup_hierarchies() for top in root.glob(f"{name}-*")]
         if not left:
             return
         for top in left:

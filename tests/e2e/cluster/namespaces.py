@@ -115,7 +115,7 @@ class House:
     first: int = field(default=0, init=False)
 
     def __enter__(self) -> House:
-        self.base.mkdir(parents=True)
+        self.base.mkdir(mode=0o700)  # keys and tokens of an administrator are below
         self._keeper = subprocess.Popen(
             [sys.executable, "-I", keeper.__file__, str(self.base), self.name],
             stdin=subprocess.PIPE,

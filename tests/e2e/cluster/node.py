@@ -17,7 +17,7 @@ from tests.e2e.cluster.namespaces import House, Process, Room, wait_for
 from tests.e2e.cluster.numa_layout import LaidNode, meminfo, write_sysfs
 
 KUBELET_FOLDER = "/var/lib/kubelet"
-PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
+PAUSE_IMAGE = "localhost/topoalloc-e2e/pause:1"
 START_S = 60.0
 # What a kubelet writes below /proc/sys; shadowed by private files so that it changes nothing of this machine.
 KERNEL_TUNABLES = {
@@ -104,10 +104,11 @@ class Node:
         self.room.run("mknod", path, "c", str(os.major(number)), str(os.minor(number)))
 
     def _mount(self) -> None:
-        for folder in (KUBELET_FOLDER, "/run/containerd"):
-            Path(folder).mkdir(parents=True, exist_ok=True)
         self._mount_devices()
-        self.room.mount_empty("/run/containerd")
+        # What containerd, its network plugins and runc write there ends with the node.
+        for folder in ("/run", "/var/lib"):
+            self.room.mount_empty(folder)
+        self.room.run("mkdir", KUBELET_FOLDER)
         self.room.mount(self.base / "log", "/var/log")
         self.room.mount(self.kubelet_folder, KUBELET_FOLDER)
         write_sysfs(self.base / "sys", self.layout)
@@ -146,6 +147,9 @@ class Node:
 
     def import_image(self, archive: Path) -> None:
         self.ctr("images", "import", "--local", str(archive))
+
+    def tag_image(self, name: str, other: str) -> None:
+        self.ctr("images", "tag", name, other)
 
     def _write_containerd_files(self) -> None:
         subnet = f"10.244.{self.number}.0/24"

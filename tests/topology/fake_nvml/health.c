@@ -1,11 +1,12 @@
 /* The made-up driver with GPUs that fall ill: what they have is told by files in the folder $FAKE_NVML.
  *
- *   lost-N       GPU N has fallen off the bus
+ *   lost-N       GPU N has fallen off the bus; events that wait still come
  *   absent-N     the driver has no GPU N
  *   rows-N       a row of its memory could not be replaced
  *   recovery-N   the action that the driver asks for, a number
  *   reset-N      GPU N answers nothing before it was reset
  *   event-N      one event for each line `TYPE DATA`, taken away as it is read; only after GPU N was registered
+ *   silent-N     GPU N answers every question with an error that says nothing
  *   nameless-N   its events come with a handle that nobody knows
  *   plain        no answer to the questions about rows, events and recovery: an old driver or a small GPU
  */
@@ -18,7 +19,7 @@
 #include <strings.h>
 #include <unistd.h>
 
-enum { TIMEOUT = 10, RESET_REQUIRED = 16, PATH_BYTES = 4096 };
+enum { TIMEOUT = 10, RESET_REQUIRED = 16, UNKNOWN = 999, PATH_BYTES = 4096 };
 
 typedef struct event {
     device *gpu;
@@ -52,6 +53,7 @@ static int has(const char *name, int index) {
 
 static int trouble(const device *gpu) {
     if (has("lost", gpu->index)) return GPU_IS_LOST;
+    if (has("silent", gpu->index)) return UNKNOWN;
     return has("reset", gpu->index) ? RESET_REQUIRED : SUCCESS;
 }
 
@@ -133,11 +135,11 @@ int nvmlEventSetWait_v2(void *set, event *data, unsigned timeout_ms) {
     (void)set;
     if (timeout_ms > 0) sleep(timeout_ms / 1000);
     for (int i = 0; i < GPUS; i++) {
-        if (!registered[i]) continue;
-        if (has("lost", i)) return GPU_IS_LOST;
-        if (!next_event(i, data)) continue;
+        if (!registered[i] || !next_event(i, data)) continue;
         data->gpu = has("nameless", i) ? (device *)set : &gpus[i];
         return SUCCESS;
     }
+    for (int i = 0; i < GPUS; i++)
+        if (registered[i] && has("lost", i)) return GPU_IS_LOST;
     return TIMEOUT;
 }

@@ -123,7 +123,13 @@ def test_a_gpu_that_answers_nothing_before_its_reset_needs_it(told) -> None:
 def test_what_an_old_driver_does_not_say_is_unknown(told) -> None:
     found = told("say('plain')", "say('event-0', '8 79')", "told += [*watch.conditions(), *watch.faults()]")
 
-    assert found == [GpuCondition(GPU_0), GpuCondition(GPU_1)]
+    assert found == [GpuCondition(GPU_0, False), GpuCondition(GPU_1, False)]
+
+
+def test_a_gpu_of_which_every_question_fails_is_silent_and_not_well(told) -> None:
+    found = told("watch.conditions()", "say('silent-1')", "told += [*watch.conditions(), watch.is_stale]")
+
+    assert found == [WELL_0, GpuCondition(GPU_1), False]
 
 
 def test_xids_come_with_their_gpu_in_order(told) -> None:
@@ -146,6 +152,16 @@ def test_a_gpu_that_sends_events_without_end_does_not_hold_the_thread(told) -> N
     found = told("watch.conditions()", "say('event-0', '8 79\\n' * 300)", "told += [len(watch.faults())]")
 
     assert found == [EVENTS_MAX]
+
+
+def test_an_event_that_waits_when_its_gpu_is_lost_still_has_its_address(told) -> None:
+    found = told(
+        "watch.conditions()",
+        "say('event-1', '8 79'); say('lost-1')",
+        "told += [*watch.conditions()[1:], watch.faults(), watch.is_stale]",
+    )
+
+    assert found == [GpuCondition(GPU_1, lost=True), (GpuFault(GPU_1, 79),), True]
 
 
 def test_a_loss_while_events_are_taken_makes_the_session_stale(told) -> None:

@@ -44,6 +44,8 @@ class GpuWatch:
         self._nvml = nvml
         self._addresses = tuple(addresses)
         self._handles: dict[PciAddress, object] = {}
+        # By the pointer that a handle is; of a lost GPU too, whose events may still wait.
+        self._addresses_by_pointer: dict[int | None, PciAddress] = {}
         self.is_stale = False
         self._events: object | None = nvml.nvmlEventSetCreate()
 
@@ -78,7 +80,7 @@ class GpuWatch:
             if handle is None:
                 return None
             # The other two are not supported by every GPU; this one is, and fails for one that is lost.
-            self._answer(nvml.nvmlDeviceGetMemoryInfo, handle)
+            memory = self._answer(nvml.nvmlDeviceGetMemoryInfo, handle)
             rows = self._answer(nvml.nvmlDeviceGetRemappedRows, handle)
             fields = self._answer(nvml.nvmlDeviceGetFieldValues, handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
         except nvml.NVMLError_GpuIsLost:
@@ -87,7 +89,9 @@ class GpuWatch:
             return GpuCondition(address, lost=True)
         except nvml.NVMLError_ResetRequired:
             return GpuCondition(address, needs_recovery=True)
-        return GpuCondition(address, False, _rows_failed(rows), self._needs_recovery(fields))
+        rows_failed, needs_recovery = _rows_failed(rows), self._needs_recovery(fields)
+        is_silent = memory is None and rows_failed is None and needs_recovery is None
+        return GpuCondition(address, None if is_silent else False, rows_failed, needs_recovery)
 
     def _opened(self, address: PciAddress) -> object | None:
         """A handle of the GPU, its faults registered for; None where the driver does not have it."""
@@ -100,6 +104,7 @@ class GpuWatch:
         if isinstance(supported, int) and supported & wanted:
             self._answer(nvml.nvmlDeviceRegisterEvents, handle, supported & wanted, self._events)
         self._handles[address] = handle
+        self._addresses_by_pointer[_pointer(handle)] = address
         return handle
 
     def _answer(self, call: object, *arguments: object) -> object | None:
@@ -122,8 +127,7 @@ class GpuWatch:
 
     def _address_of(self, device: object) -> PciAddress | None:
         """Events name their GPU by the pointer that its handle is."""
-        pointer = _pointer(device)
-        return next((address for address, handle in self._handles.items() if _pointer(handle) == pointer), None)
+        return self._addresses_by_pointer.get(_pointer(device))
 
 
 def _rows_failed(rows: object) -> bool | None:
