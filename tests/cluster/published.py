@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,13 +83,12 @@ def publishing(
     paces: Paces = PACES,
     wanted: Wanted | None = None,
     wall_s: float | None = None,
-    clock_s: Callable[[], float] = time.monotonic,
 ) -> Iterator[Published]:
     """Publish for NODE until the block ends; a fault of the publisher fails the test."""
     faults: list[BaseException] = []
     view = NodeView(inventory_for(Config(), machine()), pod_resources, kubelet_config, QUICK, health_period_s=0.1)
     clocks = {} if wall_s is None else {"wall_s": lambda: wall_s}
-    publisher = Publisher(ApiServer(config), NODE, view, wanted, paces, clock_s, **clocks)
+    publisher = Publisher(ApiServer(config), NODE, view, wanted, paces, **clocks)
 
     def run() -> None:
         try:

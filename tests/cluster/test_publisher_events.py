@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.fake_api import LIMIT_S, FakeApi, Fault
+from tests.cluster.fake_api import LIMIT_S, NODE, FakeApi, Fault
 from tests.cluster.published import (
     PACES,
     QUICK,
     asking,
     fake_api,
+    machine,
     pod_resources_of,
     publishing,
     simulated_node,
     spec_of,
 )
+from topoalloc.agent.config import Config
+from topoalloc.agent.process import inventory_for
 from topoalloc.cli.simulation.rehearsal import Node
 from topoalloc.cluster.allowance import EVENTS_PER_MINUTE_MAX, MINUTE_S
-from topoalloc.cluster.api_objects import Changed, watch_line
+from topoalloc.cluster.api_objects import Changed, SeenPod, watch_line
+from topoalloc.cluster.api_server import ApiServer
+from topoalloc.cluster.node_view import NodeView
+from topoalloc.cluster.publisher import EXPLAIN_WAIT_MAX_S, Publisher
+from topoalloc.cluster.rejection import Rejection
 
 REJECTED = {
     "phase": "Failed",
@@ -190,18 +196,19 @@ def test_no_more_than_so_many_events_are_written_in_a_minute(tmp_path: Path):
 
 
 def test_a_rejection_in_a_new_minute_is_written_though_the_last_one_was_used_up(tmp_path: Path):
-    skipped_s = 0.0
-    with (
-        fake_api(tmp_path) as (api, config),
-        publishing(config, clock_s=lambda: time.monotonic() + skipped_s),
-    ):
-        for number in range(EVENTS_PER_MINUTE_MAX):
-            api.put_pod(f"p{number}", **REJECTED)
-        assert api.wait_for(lambda: len(api.events) == EVENTS_PER_MINUTE_MAX)
-        skipped_s = MINUTE_S
-        api.put_pod("next", **REJECTED)
+    now_s = 0.0
+    with fake_api(tmp_path) as (api, config):
+        view = NodeView(inventory_for(Config(), machine()), None, None)
+        publisher = Publisher(ApiServer(config), NODE, view, clock_s=lambda: now_s)
+        names = [f"p{number}" for number in range(EVENTS_PER_MINUTE_MAX + 3)]
+        for at_s, heard in ((0.0, names), (MINUTE_S, ["next"]), (MINUTE_S + EXPLAIN_WAIT_MAX_S, [])):
+            now_s = at_s
+            for name in heard:
+                rejection = Rejection("default", name, f"uid-{name}", REJECTED["reason"], REJECTED["message"], None)
+                publisher._heard(SeenPod(rejection.uid, None, rejection), False)
+            publisher._turn()
 
-        assert api.wait_for(lambda: "next" in messages(api))
+        assert list(messages(api)) == [*names[:EVENTS_PER_MINUTE_MAX], "next"]
 
 
 def test_only_the_pods_of_this_node_are_asked_for(tmp_path: Path):

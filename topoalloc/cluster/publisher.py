@@ -282,7 +282,7 @@ class Publisher:
             self._event_pacing = self._event_pacing.changed(self._clock_s())
 
     def _give_up_or_wait(self, one: _Waiting, pod: str, error: ApiError) -> bool:
-        """Whether a refused event is given up. Otherwise it lets the others go first, and waits if it alone was refused."""
+        """Whether a refused event is given up. Otherwise it lets others go first, and waits if it alone was refused."""
         one.tries += 1
         is_given_up = error.code in EVENT_LOST or one.tries >= EVENT_TRIES_MAX
         if is_given_up or _is_common(error):

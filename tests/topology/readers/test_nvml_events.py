@@ -129,7 +129,7 @@ def test_what_an_old_driver_does_not_say_is_unknown(told) -> None:
 def test_a_gpu_of_which_every_question_fails_is_silent_and_not_well(told) -> None:
     found = told("watch.conditions()", "say('silent-1')", "told += [*watch.conditions(), watch.is_stale]")
 
-    assert found == [WELL_0, GpuCondition(GPU_1), False]
+    assert found == [WELL_0, GpuCondition(GPU_1, None, None, None), False]
 
 
 def test_xids_come_with_their_gpu_in_order(told) -> None:
