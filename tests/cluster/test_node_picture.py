@@ -70,6 +70,29 @@ def test_a_node_reads_so():
     ]
 
 
+def test_what_is_kept_back_of_a_gpu_is_free_and_marked():
+    inventory = cut(machine(numa=1, switches=1, gpus=3, nics=0))
+    core, memory = (inventory.resource(f"topoalloc.io/vgpu-{kind}") for kind in ("core", "memory"))
+    assert core is not None
+    assert memory is not None
+    use = {
+        core.name: frozenset(d.id for d in core.devices if d.unit < (60, 70, 100)[d.position]),
+        memory.name: frozenset(d.id for d in memory.devices if d.unit < (8, 8, 0)[d.position]),
+    }
+    held = use[core.name] | use[memory.name]
+    there = {r.name: {d.id: d.numa_nodes for d in r.devices if d.id in held or d.position == 0} for r in (core, memory)}
+    occupancy = Occupancy((ContainerUse("ns", "p", "a", use),), Allocatable(there))
+
+    lines = node_picture(inventory, occupancy, UNKNOWN_ALIGNMENT).split("\n")
+
+    assert lines[1].startswith("free: 0 of 3 GPUs whole, 70/300 cores 4/12GiB, 1 GPU kept back")
+    assert [line.strip() for line in lines if line.strip().startswith("GPU")] == [
+        "GPU0   40/100 cores  2/4GiB free",
+        "GPU1   30/100 cores  2/4GiB free (kept back)",
+        "GPU2    0/100 cores  0/4GiB free",
+    ]
+
+
 def test_without_pod_resources_what_is_free_is_unknown():
     picture = node_picture(cut(machine()), None, UNKNOWN_ALIGNMENT)
 

@@ -202,7 +202,7 @@ def test_a_gpu_that_turns_unhealthy_is_marked_and_unmarked(tmp_path: Path):
         key = node.agent.inventory.gpu_keys[3]
         assert api.wait_for(lambda: "GPU3  100/100 cores" in api.picture())
 
-        node.agent.sessions.set_unhealthy(frozenset({key}))
+        node.agent.lists.set_unhealthy(frozenset({key}))
         assert api.wait_for(lambda: "GPU3   UNHEALTHY" in api.picture())
-        node.agent.sessions.set_unhealthy(frozenset())
+        node.agent.lists.set_unhealthy(frozenset())
         assert api.wait_for(lambda: "GPU3  100/100 cores" in api.picture())

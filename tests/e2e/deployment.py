@@ -101,6 +101,12 @@ class Deployment:
         there = PodResourcesOf(node.pod_resources).allocatable()
         return all(there.get(name) == ids for name, ids in wanted.items())
 
+    def kubelet_has_some(self, node: Node) -> bool:
+        """Whether ids of every resource are healthy, and none that are not ours: beside pods that share GPUs, free ids
+        may be kept back."""
+        there = PodResourcesOf(node.pod_resources).allocatable()
+        return all(there.get(name) and there[name] <= ids for name, ids in self.wanted().items())
+
     def agent_pid(self, node: Node) -> int | None:
         return self.process(node, "agent")
 

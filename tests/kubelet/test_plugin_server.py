@@ -126,6 +126,31 @@ def test_health_that_does_not_change_makes_no_new_list(of_others: frozenset[str]
     assert devices.current()[0] == version
 
 
+def test_ids_that_are_kept_back_are_unhealthy_beside_those_of_a_lost_gpu():
+    resource = core_resource()
+    devices = DeviceList(resource)
+    kept = frozenset(device.id for device in resource.devices[200:240])
+
+    devices.set_unhealthy(frozenset({resource.devices[0].key}))
+    devices.set_withheld(kept | {"of another resource"})
+
+    lost = {device.id for device in resource.devices if device.key == resource.devices[0].key}
+    shown = {device.ID: device.health for device in devices.current()[1].devices}
+    assert {name for name, health in shown.items() if health == "Unhealthy"} == lost | kept
+    assert devices.healthy() == shown.keys() - lost - kept
+    assert list(shown) == [device.id for device in resource.devices]
+
+
+def test_ids_of_other_resources_that_are_kept_back_make_no_new_list():
+    resource = core_resource()
+    devices = DeviceList(resource)
+    version, _ = devices.current()
+
+    devices.set_withheld(frozenset({"of another resource"}))
+
+    assert devices.current()[0] == version
+
+
 def test_a_stream_that_is_woken_without_a_new_list_sends_nothing():
     resource = core_resource()
     devices = DeviceList(resource)

@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from topoalloc.admission.pod import Container, Pod, checked_container
 from topoalloc.admission.policy import Policy, Scope
 from topoalloc.agent.config import Config
-from topoalloc.agent.process import Agent, running_agent
+from topoalloc.agent.process import Agent, Tempo, running_agent
 from topoalloc.agent.process import Sockets as AgentSockets
 from topoalloc.cli.simulation.outcome import ContainerOutcome, outcome_of
 from topoalloc.kubelet.simulated.kubelet import Admission, SimulatedKubelet
@@ -45,6 +45,7 @@ MACHINES = (
 GPU_MEMORY_BYTES = 16 * 1024**3  # small, so that 200 pods are judged quickly
 READY_LIMIT_S = 60.0
 RESTARTS = 0.02  # chance before a pod that the kubelet restarts, and the same for the agent
+PAUSES_S = (0.05, 0.5, 3.0, 20.0)  # between pods, on the agent's clock: less and more than each of its windows
 ENDINGS = 0.7  # chance after a pod that some running pod ends
 
 
@@ -139,6 +140,8 @@ def live(seed: int, pod_count: int) -> Tally:
             admission = node.kubelet.admit(pod)
             tally.unnamed += guesses.heard
             _judge(node, admission, before, tally, named=not guesses.heard)
+            node.pause(random.choice(PAUSES_S))
+            tally.faults.extend(_withheld_in_use(node))
             running = [active.uid for active in node.kubelet.pods.active()]
             if running and random.random() < ENDINGS:
                 uid = random.choice(running)
@@ -147,11 +150,20 @@ def live(seed: int, pod_count: int) -> Tally:
     return tally
 
 
+@dataclass
+class _Clock:
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 class _Node:
     def __init__(self, stack: ExitStack, machine: Machine, kubelet: SimulatedKubelet, sockets: AgentSockets) -> None:
         self._stack = stack
         self._agent_stack = ExitStack()
         self._sockets = sockets
+        self._clock = _Clock()
         self.machine = machine
         self.kubelet = kubelet
         self.agent = self._start()
@@ -172,6 +184,15 @@ class _Node:
             lambda listed: all(name in listed and listed[name].healthy for name in names), READY_LIMIT_S
         )
 
+    def pause(self, seconds: float) -> None:
+        """Time passes for the agent, and what it reports then reaches the kubelet."""
+        self._clock.now_s += seconds
+        self.agent.desk.reconcile()
+        healthy = self.agent.lists.healthy()
+        assert self.kubelet.devices.wait_until(
+            lambda listed: all(listed[name].healthy == ids for name, ids in healthy.items()), READY_LIMIT_S
+        )
+
     def held_nics(self) -> dict[str, str]:
         """NIC keys on record and the pod that has them."""
         held = {}
@@ -181,7 +202,8 @@ class _Node:
         return held
 
     def _start(self) -> Agent:
-        agent = self._agent_stack.enter_context(running_agent(Config(), self.machine, self._sockets))
+        tempo = Tempo(self._clock, lists_apart_s=0.0, reconciles=False)
+        agent = self._agent_stack.enter_context(running_agent(Config(), self.machine, self._sockets, tempo=tempo))
         self.agent = agent
         self._stack.callback(self._agent_stack.close)
         self.wait_ready()
@@ -291,6 +313,18 @@ def _service(machine: Machine, gpus: list[str], nics: tuple[str, ...]) -> tuple[
 
 
 _LIMITS = (LinkClass.PXB, LinkClass.PHB, LinkClass.NODE)
+
+
+def _withheld_in_use(node: _Node) -> list[str]:
+    """Devices on record for an active pod, init containers' included, that the agent reports Unhealthy."""
+    active = {pod.uid for pod in node.kubelet.pods.active()}
+    tables = node.kubelet.devices.tables
+    return [
+        f"{owner.pod_uid}/{owner.container}: {device_id} is in use and unhealthy"
+        for owner, ids in tables.recorded.items()
+        if owner.pod_uid in active
+        for device_id in sorted(ids - tables.listed[owner.resource].healthy)[:1]
+    ]
 
 
 def _given_twice(node: _Node) -> list[str]:

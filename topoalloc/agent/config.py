@@ -55,6 +55,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     memory_unit: str = "256MiB"
     nic_pools: tuple[NicPoolKeys, ...] = (NicPoolKeys(NIC_RESOURCE),)
     numa: dict[str, NumaReporting] = msgspec.field(default_factory=dict)
+    leftovers: Literal["withhold", "offer"] = "withhold"
     gpu_memory: str | None = None
     injection: Literal["auto", "device-nodes", "envvar", "cdi", "none"] = "auto"
     cdi_kind: str = "nvidia.com/gpu"

@@ -10,17 +10,30 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from topoalloc.admission.policy import Policy
 from topoalloc.allocation.asking import Preference, ask, valid_set
 from topoalloc.allocation.claiming import Claim, Grant, ProofNeeded, Refusal, claim_devices, names_itself
 from topoalloc.allocation.demand import PodDemand
-from topoalloc.allocation.ledger import Listing, Owner, State, double_use, listed, with_leftovers
+from topoalloc.allocation.identity import is_speaking
+from topoalloc.allocation.ledger import (
+    Listing,
+    Owner,
+    State,
+    confirmed_ids,
+    double_use,
+    held_ids,
+    listed,
+    only_active,
+    with_leftovers,
+)
 from topoalloc.allocation.vacancy import Question
+from topoalloc.allocation.withholding import withheld_ids
 from topoalloc.kubelet.evidence import Evidence
 from topoalloc.kubelet.kubelet_config import KubeletConfig
 from topoalloc.kubelet.plugin_server import Refused
 from topoalloc.placement.board import Board
 from topoalloc.sharing.edits import ContainerEdits, DeviceFiles, Injection, edits_of
-from topoalloc.sharing.inventory import Inventory, Resource
+from topoalloc.sharing.inventory import Inventory, Resource, ResourceKind
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +45,8 @@ PROOFS_MAX_S = 1.0  # containers in a claim's way that were not asked about by t
 # side effects in the kubelet.
 RECONCILE_SOON_S = 1.0
 RECONCILE_LATER_S = 15.0
+# While ids are kept back: pods that end make them usable again, and only the kubelet tells of an end.
+RECONCILE_WITHHOLDING_S = 2.0
 PROOF_ROUNDS_MAX = 3  # the second round has every proof the first one asked for; the third is for a change in between
 KUBELET_SETTLES_S = 15.0  # a kubelet's pod sources are ready within a few seconds of its start
 QUIET_S = 0.25  # no List this soon after a call of the kubelet: the container's next call is about to come
@@ -67,20 +82,26 @@ class Desk:
         evidence: Evidence,
         kubelet_config: KubeletConfig,
         injecting: Injecting,
+        tell_withheld: Callable[[frozenset[str]], None] | None = None,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`tell_withheld` hands on the free ids to keep back (allocation/withholding); None: none are kept back."""
         self._inventory = inventory
         self._board = board
         self._evidence = evidence
         self._kubelet_config = kubelet_config
         self._injecting = injecting
+        self._tell_withheld = tell_withheld
         self._clock_s = clock_s
         self._lock = threading.Lock()
         self._state = State()
         self._last_call_at_s = 0.0
         self._next_list_at_s = 0.0
         self._leftovers_known = False
-        self._roster_known = False
+        self._roster: tuple[PodDemand, ...] | None = None
+        self._holdings_known = False
+        self._kubelet_seen: int | None = None
+        self._restored: frozenset[str] = frozenset()
 
     @property
     def state(self) -> State:
@@ -123,6 +144,8 @@ class Desk:
             except Exception as error:  # the user has to read something that helps, and the ledger is unchanged
                 log.exception("judging %d of %s failed", len(ids), resource.name)
                 raise Refused("topoalloc failed to judge this request; its log on the node says why") from error
+            if isinstance(answer, Grant):
+                self._after_grant(ids)
         reasons = (answer.reason,) if isinstance(answer, Refusal) else ()
         _log_decision(Call("Allocate", resource, answer.owner, len(ids), self._clock_s() - began_at_s), reasons)
         if isinstance(answer, Refusal):
@@ -135,6 +158,7 @@ class Desk:
         with self._lock:
             listed_now = self._list_now(patient=False)
             self._learn_leftovers(self._ask_roster())
+            self._withhold()
             return listed_now
 
     def reconcile(self) -> None:
@@ -145,7 +169,12 @@ class Desk:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._list_now(patient=False)
+            if self._list_now(patient=False):
+                roster = self._ask_roster()
+                if roster is not None:
+                    self._keep(only_active(self._state, roster))
+                self._learn_leftovers(roster)
+                self._withhold()
         finally:
             self._lock.release()
 
@@ -153,9 +182,10 @@ class Desk:
         """Remember which devices are out of order, so that none of them is chosen."""
         with self._lock:
             self._state = replace(self._state, unhealthy=keys)
+            self._withhold()
 
     def _prefer(self, question: Question) -> Preference:
-        had_roster = self._roster_known
+        had_roster = self._roster is not None
         roster = self._ask_roster()
         if roster is None or not had_roster:
             # Only PodResources can tell whose the halves given so far are; List is safe here, not inside Allocate.
@@ -199,9 +229,8 @@ class Desk:
         raise Refused("topoalloc: the containers in the way change faster than they can be asked about; try again")
 
     def _ask_roster(self) -> tuple[PodDemand, ...] | None:
-        roster = self._evidence.roster()
-        self._roster_known = roster is not None
-        return roster
+        self._roster = self._evidence.roster()
+        return self._roster
 
     def _learn_leftovers(self, roster: tuple[PodDemand, ...] | None) -> None:
         """Once after a start, as soon as the pods are told: what their finished init containers still hold."""
@@ -225,12 +254,75 @@ class Desk:
         # Until its pod sources are ready a new kubelet lists only the pods it has judged again; the pods API is silent
         # for as long.
         kubelet, age_s = self._evidence.kubelet_start()
-        partial = not self._roster_known and age_s < KUBELET_SETTLES_S
+        partial = self._roster is None and age_s < KUBELET_SETTLES_S
         self._keep(listed(self._state, Listing(ours, self._state.calls, began_at_s, partial, kubelet)))
+        self._holdings_known = True
+        self._remember_restored(kubelet, age_s)
         # What finished init containers leave over is never listed, so waiting for that would mean a List every second.
         unsettled = any(not (holding.confirmed or holding.init) for holding in self._state.holdings.values())
-        self._next_list_at_s = began_at_s + (RECONCILE_SOON_S if unsettled else RECONCILE_LATER_S)
+        later_s = RECONCILE_WITHHOLDING_S if self._state.withheld else RECONCILE_LATER_S
+        self._next_list_at_s = began_at_s + (RECONCILE_SOON_S if unsettled else later_s)
         return True
+
+    def _remember_restored(self, kubelet: int, age_s: float) -> None:
+        """What a kubelet had on record when it started.
+
+        Until it has judged its pods again its list shows only some of them, and it fails those of which a device is
+        reported Unhealthy, finished init containers' ones included (devicesToAllocate, k/k #138446).
+        """
+        if age_s >= KUBELET_SETTLES_S:
+            self._restored = frozenset()
+        elif kubelet != self._kubelet_seen:
+            self._restored = self._recorded()
+        self._kubelet_seen = kubelet
+
+    def _recorded(self) -> frozenset[str]:
+        """Our ids that the kubelet's checkpoint shows for anybody."""
+        entries = self._evidence.checkpoint_entries()
+        return frozenset().union(*(entry.ids for entry in entries)) & self._inventory.devices.keys()
+
+    def _after_grant(self, ids: frozenset[str]) -> None:
+        """Where the pods are told a container's last grant is known. Until then, what the kubelet gave of a GPU that
+        is kept back, by a list that it had not read yet, needs its other half."""
+        self._offer_rest_of(ids)
+        if self._roster is not None:
+            self._withhold()
+
+    def _offer_rest_of(self, ids: frozenset[str]) -> None:
+        if ids & self._state.withheld:
+            keys = {self._inventory.devices[device_id].key for device_id in ids}
+            rest = frozenset(i for i in self._state.withheld if self._inventory.devices[i].key not in keys)
+            if is_speaking(self._state, self._inventory, self._roster, self._clock_s()):
+                self._keep_back(rest)
+
+    def _withhold(self) -> None:
+        """Judge anew what is kept back, unless a container is in the middle of its calls: what it is going to be
+        given has to stay offered until then."""
+        if self._tell_withheld is None or not self._holdings_known:
+            return
+        now_s = self._clock_s()
+        if is_speaking(self._state, self._inventory, self._roster, now_s):
+            self._next_list_at_s = min(self._next_list_at_s, now_s + RECONCILE_SOON_S)
+            return
+        held = held_ids(self._state) | self._restored
+        if self._roster is None:
+            # Nobody tells of init containers then, but the checkpoint has what they hold, if it is the kubelet's own.
+            recorded = self._recorded()
+            if not frozenset().union(*confirmed_ids(self._state).values()) <= recorded:
+                return
+            held |= recorded
+        by_node = self._kubelet_config.alignment().policy is not Policy.NONE
+        withheld = withheld_ids(self._inventory, held, self._state.unhealthy, by_node=by_node)
+        if withheld != self._state.withheld:
+            self._keep_back(withheld)
+
+    def _keep_back(self, withheld: frozenset[str]) -> None:
+        assert self._tell_withheld is not None
+        self._state = replace(self._state, withheld=withheld)
+        self._next_list_at_s = min(self._next_list_at_s, self._clock_s() + RECONCILE_WITHHOLDING_S)
+        self._tell_withheld(withheld)
+        kept = counted_by_gpu(self._inventory, withheld)
+        log.info("kept back from the kubelet, not to be counted with what other GPUs have free: %s", kept or "nothing")
 
     def _keep(self, state: State) -> None:
         twice = double_use(state)
@@ -255,6 +347,15 @@ def counted(inventory: Inventory, ids: Collection[str]) -> str:
     counts = Counter(inventory.devices[device].key for device in ids if device in inventory.devices)
     keys = (*inventory.gpu_keys, *inventory.nic_keys)
     return ", ".join(f"{key} x{counts[key]}" for key in keys if counts[key])
+
+
+def counted_by_gpu(inventory: Inventory, ids: Collection[str]) -> str:
+    """Cores and memory units among the ids as `<device> <cores> cores <units> memory units` per GPU."""
+    devices = [inventory.devices[device_id] for device_id in ids]
+    cores = Counter(device.key for device in devices if device.kind is ResourceKind.CORE)
+    memory = Counter(device.key for device in devices if device.kind is ResourceKind.MEMORY)
+    keys = [key for key in inventory.gpu_keys if cores[key] or memory[key]]
+    return ", ".join(f"{key} {cores[key]} cores {memory[key]} memory units" for key in keys)
 
 
 def _log_decision(call: Call, reasons: tuple[str, ...]) -> None:

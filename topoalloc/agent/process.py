@@ -18,6 +18,7 @@ from topoalloc.errors import InputError
 from topoalloc.kubelet.evidence import Evidence
 from topoalloc.kubelet.kubelet_config import KubeletConfig
 from topoalloc.kubelet.plugin_directory import remove_stale_sockets
+from topoalloc.kubelet.plugin_server import LISTS_APART_S, DeviceLists
 from topoalloc.kubelet.sessions import Sessions
 from topoalloc.placement.board import board_of
 from topoalloc.sharing.edits import DeviceFiles, Injection
@@ -43,11 +44,24 @@ class Sockets:
 
 
 @dataclass(frozen=True, slots=True)
+class Tempo:
+    """How time passes for an agent. `reconciles` off: nothing happens by itself, the caller calls `Desk.reconcile`."""
+
+    clock_s: Callable[[], float] = time.monotonic
+    lists_apart_s: float = LISTS_APART_S
+    reconciles: bool = True
+
+
+REAL_TIME = Tempo()
+
+
+@dataclass(frozen=True, slots=True)
 class Agent:
     """A running agent."""
 
     inventory: Inventory
     desk: Desk
+    lists: DeviceLists
     sessions: Sessions
 
 
@@ -66,6 +80,7 @@ def running_agent(
     sockets: Sockets,
     *,
     live: bool = False,
+    tempo: Tempo = REAL_TIME,
     watch: Callable[[Inventory], Watch] | None = None,
     on_failure: Callable[[], None] = lambda: None,
 ) -> Iterator[Agent]:
@@ -83,23 +98,27 @@ def running_agent(
     evidence = Evidence(sockets.pod_resources, sockets.pods_api, sockets.plugin_dir, resources)
     kubelet_config = KubeletConfig(sockets.kubelet_config)
     injecting = _injecting(config, inventory, live=live)
-    desk = Desk(inventory, board_of(machine), evidence, kubelet_config, injecting)
+    lists = DeviceLists(inventory.resources, tempo.lists_apart_s)
+    tell_withheld = lists.set_withheld if config.leftovers == "withhold" else None
+    desk = Desk(inventory, board_of(machine), evidence, kubelet_config, injecting, tell_withheld, tempo.clock_s)
     if not desk.rebuild():
         log.warning("PodResources cannot be asked: devices of containers that run already are unknown until it can")
     removed = remove_stale_sockets(sockets.plugin_dir)
     if removed:
         log.info("removed sockets of an earlier process: %s", ", ".join(removed))
-    sessions = Sessions(sockets.plugin_dir, inventory.resources, desk)
+    sessions = Sessions(sockets.plugin_dir, lists, desk)
     stop = threading.Event()
-    work = {"sessions": sessions.run, "reconcile": lambda: _reconcile(desk, stop)}
+    work: dict[str, Callable[[], None]] = {"sessions": sessions.run}
+    if tempo.reconciles:
+        work["reconcile"] = lambda: _reconcile(desk, stop)
     if watch is not None:
-        rounds = _HealthRounds(desk, sessions, watch(inventory))
+        rounds = _HealthRounds(desk, lists, watch(inventory))
         work["health"] = lambda: rounds.run(stop)
     threads = [threading.Thread(target=_watched(run, on_failure), name=name, daemon=True) for name, run in work.items()]
     for thread in threads:
         thread.start()
     try:
-        yield Agent(inventory, desk, sessions)
+        yield Agent(inventory, desk, lists, sessions)
     finally:
         stop.set()
         sessions.stop()
@@ -134,7 +153,7 @@ class _HealthRounds:
     """Tells the ledger and the kubelet which devices are out of order. A thread of its own: a driver can hang."""
 
     desk: Desk
-    sessions: Sessions
+    lists: DeviceLists
     watch: Watch
 
     def run(self, stop: threading.Event) -> None:
@@ -157,7 +176,7 @@ class _HealthRounds:
         for key in before.keys() - now.keys():
             log.info("%s is in order again", key)
         self.desk.set_unhealthy(frozenset(now))
-        self.sessions.set_unhealthy(frozenset(now))
+        self.lists.set_unhealthy(frozenset(now))
 
 
 def _injecting(config: Config, inventory: Inventory, *, live: bool) -> Injecting:

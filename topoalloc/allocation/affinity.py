@@ -45,7 +45,7 @@ def shown_nodes(question: Question, view: View) -> frozenset[int] | None:
     nodes_free = {
         node
         for device in question.resource.devices
-        if device.id not in view.foreign and device.key not in view.unhealthy
+        if device.id not in view.foreign and device.key not in view.unhealthy and device.id not in view.withheld
         for node in device.numa_nodes
     }
     return frozenset(nodes_offered) if nodes_offered < nodes_free else None
@@ -113,6 +113,10 @@ def _device_view(resource: Resource, view: View, scope: Scope) -> DeviceView:
     before = view.foreign if scope is Scope.CONTAINER else view.foreign - view.mates
     return DeviceView(
         nodes={device.id: device.numa_nodes or None for device in resource.devices},
-        healthy=frozenset(device.id for device in resource.devices if device.key not in view.unhealthy),
+        healthy=frozenset(
+            device.id
+            for device in resource.devices
+            if device.key not in view.unhealthy and device.id not in view.withheld
+        ),
         allocated=before & ids,
     )

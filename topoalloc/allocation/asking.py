@@ -151,14 +151,18 @@ def _with_successors(who: Identified, demand: Demand, inventory: Inventory) -> D
 def _chosen(
     board: Board, question: Question, demand: Demand, view: View, nodes: frozenset[int] | None
 ) -> Choice | NoChoice:
-    """Place a demand; give up first the affinity, then the NICs that are not asked for now."""
+    """Place a demand; give up first the affinity, then the NICs that are not asked for now.
+
+    Last of all with what is kept back: a kubelet that has not read the latest list may offer it, and no better.
+    """
     first: NoChoice | None = None
-    for want, pools, within in _attempts(question, demand, nodes):
-        offer = offer_for(question, view, want, pools, within)
-        choice = choose(board, want, offer)
-        if isinstance(choice, Choice):
-            return choice
-        first = first or choice
+    for seen in (view, replace(view, withheld=frozenset())) if view.withheld else (view,):
+        for want, pools, within in _attempts(question, demand, nodes):
+            offer = offer_for(question, seen, want, pools, within)
+            choice = choose(board, want, offer)
+            if isinstance(choice, Choice):
+                return choice
+            first = first or choice
     assert first is not None
     return first
 

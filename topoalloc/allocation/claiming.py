@@ -230,8 +230,7 @@ def _room_elsewhere(state: State, inventory: Inventory, devices: list[Device]) -
         return ""
     return (
         f". {' and '.join(roomy[:GPUS_NAMED_MAX])} would have had room on another NUMA node, but the Topology Manager "
-        f"counts free cores per node and not per GPU; numa: none for {inventory.settings.core_resource} and "
-        f"{inventory.settings.memory_resource} would allow it"
+        f"counts free cores per node and not per GPU; with leftovers: withhold it counts right for a pod created again"
     )
 
 

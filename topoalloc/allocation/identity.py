@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from topoalloc.allocation.demand import ContainerDemand, PodDemand
 from topoalloc.allocation.ledger import Owner, State
-from topoalloc.sharing.inventory import Inventory
+from topoalloc.sharing.inventory import Inventory, ResourceKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,24 @@ def identify(
         return Unidentified(f"no active pod still waits for {amount} of {resource}")
     names = ", ".join(str(candidate.owner) for candidate in candidates[:3])
     return Unidentified(f"several containers wait for {amount} of {resource}: {names}")
+
+
+def is_speaking(state: State, inventory: Inventory, roster: tuple[PodDemand, ...] | None, now_s: float) -> bool:
+    """Whether the container of the latest call, or a later one of its pod, may be about to ask for more.
+
+    `roster` None: the pods are not told; then a list that shows cores and memory of the container settles it.
+    """
+    talk = state.conversation
+    if talk is None or not talk.open_at(now_s):
+        return False
+    if talk.uid and roster is not None:
+        pod = next((pod for pod in roster if pod.uid == talk.uid), None)
+        return pod is not None and bool(_next_container(state, inventory, pod))
+    holding = state.holdings.get(talk.owner)
+    if holding is None or not holding.confirmed:
+        return True
+    kinds = {inventory.devices[device_id].kind for device_id in holding.ids}
+    return not kinds >= {ResourceKind.CORE, ResourceKind.MEMORY}
 
 
 def _next_container(state: State, inventory: Inventory, pod: PodDemand) -> tuple[ContainerDemand, ...]:

@@ -99,6 +99,7 @@ class State:
     kubelet: int = 0  # the process that made the latest list
     listed_at_call: int | None = None  # how many calls had come in before the latest list
     narrows: bool | None = None  # whether the kubelet has been seen to narrow candidates to NUMA nodes
+    withheld: frozenset[str] = frozenset()  # free ids reported Unhealthy, see `withholding`
 
     def just_refused(self, uid: str, now_s: float) -> bool:
         """Whether this pod was refused so lately that its next call cannot have come yet."""
@@ -240,6 +241,11 @@ def only_active(state: State, roster: tuple[PodDemand, ...]) -> State:
 def confirmed_ids(state: State) -> Mapping[Owner, frozenset[str]]:
     """The part of the ledger that the kubelet itself vouches for."""
     return {owner: holding.ids for owner, holding in state.holdings.items() if holding.confirmed}
+
+
+def held_ids(state: State) -> frozenset[str]:
+    """Every id that somebody holds."""
+    return frozenset().union(*(holding.ids for holding in state.holdings.values()))
 
 
 def double_use(state: State) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ class View:
 
     `own`: ids it holds already; `foreign`: ids that others hold, those of other containers of its pod (`mates`) too.
     `reusable`: ids of its pod's finished init containers, which the kubelet takes first and without asking.
+    `withheld`: free ids that the kubelet was told are Unhealthy; a list that it has not read yet may still offer them.
     """
 
     inventory: Inventory
@@ -36,6 +37,7 @@ class View:
     mates: frozenset[str]
     reusable: frozenset[str]
     unhealthy: frozenset[str]
+    withheld: frozenset[str] = frozenset()
 
     def own_gpus(self, kind: ResourceKind) -> frozenset[int]:
         """Positions of the GPUs (or NICs) the container already has devices of."""
@@ -61,7 +63,9 @@ def view_for(state: State, inventory: Inventory, owner: Owner) -> View:
             mates |= held.ids
     holding = state.holdings.get(owner)
     own = holding.ids if holding else frozenset[str]()
-    return View(inventory, own, frozenset(foreign), frozenset(mates), frozenset(reusable), state.unhealthy)
+    return View(
+        inventory, own, frozenset(foreign), frozenset(mates), frozenset(reusable), state.unhealthy, state.withheld
+    )
 
 
 def candidates(question: Question, foreign: frozenset[str]) -> tuple[Device, ...]:
@@ -139,9 +143,10 @@ def _free_counts(question: Question, view: View, nodes: frozenset[int] | None) -
         asked = resource.name == question.resource.name
         narrowed = nodes if resource.numa is NumaReporting.NODE and not asked else None
         for device in resource.devices:
+            absent = device.id not in offered if asked else device.id in view.withheld
             if device.id in view.own:
                 counts[resource.kind][device.position] += 1
-            elif device.id in view.foreign or device.key in view.unhealthy or (asked and device.id not in offered):
+            elif device.id in view.foreign or device.key in view.unhealthy or absent:
                 continue
             elif narrowed is None or narrowed.issuperset(device.numa_nodes):
                 counts[resource.kind][device.position] += 1

@@ -52,7 +52,7 @@ DETAILS = (
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What every line draws from. The last three are None where PodResources tells nothing."""
+    """What every line draws from. What is None is told by PodResources alone, which does not answer."""
 
     inventory: Inventory
     rooms: Mapping[str, Room]
@@ -60,6 +60,7 @@ class _Facts:
     taken_nics: frozenset[str] | None
     cpus: tuple[CpuSet, CpuSet] | None  # that can be given out exclusively, and those of them that are
     unserved: tuple[str, ...] = ()
+    kept_back: frozenset[str] = frozenset()
     out: frozenset[str] = frozenset()  # GPUs and NICs that nobody can get through any resource now
 
 
@@ -86,10 +87,12 @@ def _facts(inventory: Inventory, occupancy: Occupancy | None) -> _Facts:
     taken = frozenset(names[devices[i].key] for i in ours if i in devices and devices[i].kind is ResourceKind.NIC)
     pinnable = occupancy.allocatable.cpus
     cpus = (pinnable, occupancy.exclusive_cpus() & pinnable) if pinnable else None
+    unhealthy = _unhealthy(inventory, occupancy)
+    kept_back = _kept_back(inventory, occupancy, ours) - unhealthy
     unserved = tuple(r.name for r in inventory.resources if r.name not in occupancy.allocatable.devices)
     out = _out(inventory, unserved)
     rooms |= {gpu: _nothing_of(room) for gpu, room in rooms.items() if gpu in out}
-    return _Facts(inventory, rooms, _unhealthy(inventory, occupancy), taken, cpus, unserved, out=out)
+    return _Facts(inventory, rooms, unhealthy, taken, cpus, unserved, kept_back, out)
 
 
 def _out(inventory: Inventory, unserved: Sequence[str]) -> frozenset[str]:
@@ -115,15 +118,30 @@ def _names_of_keys(inventory: Inventory) -> dict[str, str]:
 
 
 def _unhealthy(inventory: Inventory, occupancy: Occupancy) -> frozenset[str]:
-    """GPUs and NICs of which the kubelet holds every device of a resource unhealthy, while others of it are healthy."""
+    """GPUs and NICs of which the kubelet holds every device unhealthy, while others of the resource are healthy.
+
+    One healthy device is enough: what is left of a GPU in use may be reported Unhealthy only to be kept back.
+    """
     names = _names_of_keys(inventory)
     told = occupancy.allocatable.devices
-    unhealthy: set[str] = set()
-    for resource in inventory.resources:
-        if resource.name in told:
-            well = {device.key for device in resource.devices if device.id in told[resource.name]}
-            unhealthy |= {names[device.key] for device in resource.devices if device.key not in well}
-    return frozenset(unhealthy)
+    well = {inventory.devices[i].key for ids in told.values() for i in ids if i in inventory.devices}
+    return frozenset(
+        names[device.key]
+        for resource in inventory.resources
+        if resource.kind is not ResourceKind.MEMORY and resource.name in told
+        for device in resource.devices
+        if device.key not in well
+    )
+
+
+def _kept_back(inventory: Inventory, occupancy: Occupancy, in_use: frozenset[str]) -> frozenset[str]:
+    """GPUs with free cores none of which the agent offers (allocation/withholding)."""
+    core = inventory.resource(inventory.settings.core_resource)
+    if core is None or core.name not in occupancy.allocatable.devices:
+        return frozenset()
+    names, told = _names_of_keys(inventory), occupancy.allocatable.devices[core.name]
+    free = [device for device in core.devices if device.id not in in_use]
+    return frozenset(names[device.key] for device in free) - {names[d.key] for d in free if d.id in told}
 
 
 def _lines(facts: _Facts, alignment: Alignment, detail: Detail) -> list[str]:
@@ -154,7 +172,8 @@ def _free_lines(facts: _Facts, alignment: Alignment) -> list[str]:
         rooms = [room for room in facts.rooms.values() if room.gpu not in facts.unhealthy]
         ill = len(facts.rooms) - len(rooms)
         whole = f"{sum(room.untouched for room in rooms)} of {plural(len(facts.rooms), 'GPU')} whole"
-        parts.append(f"free: {whole}, {_amounts(rooms, facts)}" + (f", {ill} UNHEALTHY" if ill else ""))
+        kept = f", {plural(len(facts.kept_back), 'GPU')} kept back" if facts.kept_back else ""
+        parts.append(f"free: {whole}, {_amounts(rooms, facts)}{kept}" + (f", {ill} UNHEALTHY" if ill else ""))
     if alignment.policy is not None:
         parts.append(f"topology manager: {alignment.policy} per {alignment.scope}")
     lines = ["; ".join(parts)] if parts else []
@@ -220,6 +239,8 @@ def _gpu_lines(gpus: Sequence[str], facts: _Facts, detail: Detail) -> list[str]:
     if facts.out.issuperset(gpus):
         return [f"{id_list(gpus)}: NOT SERVED"]
     words = f"{id_list(gpus)}: {_amounts(well, facts)}" + ("" if facts.unhealthy is None else " free")
+    kept = [gpu for gpu in gpus if gpu in facts.kept_back]
+    words += f"; kept back: {id_list(kept)}" if kept else ""
     return [words + (f"; UNHEALTHY: {id_list(ill)}" if ill else "")]
 
 
@@ -234,10 +255,11 @@ def _gpu_words(room: Room, facts: _Facts) -> str:
         return f"{name}  UNHEALTHY"
     words = f"{name} {f'{room.cores}/{CORES_PER_GPU}':>7} cores"
     memory = _memory([room], facts)
+    state = "free (kept back)" if room.gpu in facts.kept_back else "free"
     if not memory:
-        return f"{words} free"
+        return f"{words} {state}"
     width = max(len(_memory([other], facts)) for other in facts.rooms.values())
-    return f"{words}  {memory:>{width}} free"
+    return f"{words}  {memory:>{width}} {state}"
 
 
 def _amounts(rooms: Sequence[Room], facts: _Facts) -> str:

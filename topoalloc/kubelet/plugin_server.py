@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ from topoalloc.kubelet.channel import SERVER_OPTIONS
 from topoalloc.pb import deviceplugin_v1beta1_pb2 as pb
 from topoalloc.pb.deviceplugin_v1beta1_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
 from topoalloc.sharing.edits import ContainerEdits
-from topoalloc.sharing.inventory import Resource
+from topoalloc.sharing.inventory import Device, Resource
 
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
@@ -23,8 +24,10 @@ UNHEALTHY = "Unhealthy"
 # calls (the kubelet makes one at a time, at most a second one for a container that is re-allocated at its start).
 STREAMS_MAX = 3  # when another one is opened, the oldest is ended: its reader is gone or no kubelet
 WORKERS = STREAMS_MAX + 3
-# Updates in bursts have crashed kubelets (k/k #119560, #103838); what changes within this time goes out as one list.
-COALESCE_S = 0.1
+# Updates in bursts have crashed kubelets (k/k #119560, #103838). A list goes out at once unless the one before is this
+# young; what changes until then goes out together. A list after an Allocate has to be there before the next pod is.
+LISTS_APART_S = 0.05
+PIECE_DEVICES = 256  # encoded at once: thousands of decoded devices are megabytes that the process would keep
 STOP_GRACE_S = 0.5
 
 
@@ -47,24 +50,36 @@ class Desk(Protocol):
 class DeviceList:
     """The list sent to the kubelet: the same ids for ever, health changing. Encoded once per change."""
 
-    def __init__(self, resource: Resource) -> None:
+    def __init__(self, resource: Resource, apart_s: float = LISTS_APART_S) -> None:
+        self.apart_s = apart_s
         self._resource = resource
         self._changed = threading.Condition()
         self._version = 0
         self._unhealthy: frozenset[str] = frozenset()
-        self._encoded = self._encode()
+        self._withheld: frozenset[str] = frozenset()
+        self._encoded: bytes | None = self._encode()
 
     def set_unhealthy(self, keys: frozenset[str]) -> None:
         """Mark the devices of these keys Unhealthy and all others Healthy. An id is never dropped: the kubelet
         dereferences nil when a device it has recorded vanishes (seen on 1.37.2)."""
+        keys &= {device.key for device in self._resource.devices}
         with self._changed:
-            keys &= {device.key for device in self._resource.devices}
-            if keys == self._unhealthy:
-                return
-            self._unhealthy = keys
-            self._version += 1
-            self._encoded = self._encode()
-            self._changed.notify_all()
+            if keys != self._unhealthy:
+                self._unhealthy = keys
+                self._tell()
+
+    def set_withheld(self, ids: frozenset[str]) -> None:
+        """Mark these ids Unhealthy beside those of unhealthy keys, and no others."""
+        with self._changed:
+            changed = ids ^ self._withheld
+            if any(device.id in changed for device in self._resource.devices):
+                self._withheld = ids
+                self._tell()
+
+    def healthy(self) -> frozenset[str]:
+        """The ids that the latest list shows Healthy."""
+        with self._changed:
+            return frozenset(device.id for device in self._resource.devices if self._is_healthy(device))
 
     def wake(self) -> None:
         """Let every waiting stream look whether it should end."""
@@ -74,6 +89,8 @@ class DeviceList:
     def current(self) -> tuple[int, pb.ListAndWatchResponse]:
         """The list and its version; kept encoded, since thousands of decoded devices are megabytes that rest unused."""
         with self._changed:
+            if self._encoded is None:
+                self._encoded = self._encode()
             return self._version, pb.ListAndWatchResponse.FromString(self._encoded)
 
     def wait_beyond(self, version: int, stop: Callable[[], bool]) -> None:
@@ -81,21 +98,57 @@ class DeviceList:
         with self._changed:
             self._changed.wait_for(lambda: self._version != version or stop())
 
+    def _tell(self) -> None:
+        """Encoding is left to the stream that sends: whoever changes health may be answering the kubelet."""
+        self._version += 1
+        self._encoded = None
+        self._changed.notify_all()
+
+    def _is_healthy(self, device: Device) -> bool:
+        return device.key not in self._unhealthy and device.id not in self._withheld
+
     def _encode(self) -> bytes:
+        """Piece by piece, since messages put one behind the other are one (protobuf's encoding)."""
+        devices = self._resource.devices
+        pieces = (devices[begin : begin + PIECE_DEVICES] for begin in range(0, len(devices), PIECE_DEVICES))
+        return b"".join(self._encoded_piece(piece) for piece in pieces)
+
+    def _encoded_piece(self, devices: tuple[Device, ...]) -> bytes:
         message = pb.ListAndWatchResponse(
             devices=[
                 pb.Device(
                     ID=device.id,
-                    health=UNHEALTHY if device.key in self._unhealthy else HEALTHY,
+                    health=HEALTHY if self._is_healthy(device) else UNHEALTHY,
                     # An empty TopologyInfo was once read as "has topology" (k/k #112234): leave it out instead.
                     topology=pb.TopologyInfo(nodes=[pb.NUMANode(ID=node) for node in device.numa_nodes])
                     if device.numa_nodes
                     else None,
                 )
-                for device in self._resource.devices
+                for device in devices
             ]
         )
         return message.SerializeToString()
+
+
+class DeviceLists:
+    """The lists of all resources of a node."""
+
+    def __init__(self, resources: tuple[Resource, ...], apart_s: float = LISTS_APART_S) -> None:
+        self.by_resource = tuple((resource, DeviceList(resource, apart_s)) for resource in resources)
+
+    def set_unhealthy(self, keys: frozenset[str]) -> None:
+        """Report the devices of these keys Unhealthy."""
+        for _, devices in self.by_resource:
+            devices.set_unhealthy(keys)
+
+    def set_withheld(self, ids: frozenset[str]) -> None:
+        """Report these ids Unhealthy too."""
+        for _, devices in self.by_resource:
+            devices.set_withheld(ids)
+
+    def healthy(self) -> dict[str, frozenset[str]]:
+        """The ids that are shown Healthy, by resource name."""
+        return {resource.name: devices.healthy() for resource, devices in self.by_resource}
 
 
 class PluginServer(DevicePluginServicer):
@@ -156,8 +209,9 @@ class PluginServer(DevicePluginServicer):
                 version, message = self._devices.current()
                 yield message
                 del message
+                next_at_s = time.monotonic() + self._devices.apart_s
                 self._devices.wait_beyond(version, over)
-                ended.wait(COALESCE_S)
+                ended.wait(max(0.0, next_at_s - time.monotonic()))
         finally:
             self._close(ended)
 

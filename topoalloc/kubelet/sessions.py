@@ -12,7 +12,7 @@ from pathlib import Path
 from topoalloc.errors import TopoallocError
 from topoalloc.kubelet import session_state
 from topoalloc.kubelet.plugin_directory import KUBELET_SOCKET, DirectoryWatch, mark_of, new_socket_path
-from topoalloc.kubelet.plugin_server import Desk, DeviceList, PluginServer
+from topoalloc.kubelet.plugin_server import Desk, DeviceList, DeviceLists, PluginServer
 from topoalloc.kubelet.registration import register
 from topoalloc.kubelet.session_state import Seen, Session, Step
 from topoalloc.sharing.inventory import Resource
@@ -40,10 +40,10 @@ class _Served:
 class Sessions:
     """All resources' sessions, driven by one thread that calls `run`."""
 
-    def __init__(self, directory: Path, resources: tuple[Resource, ...], desk: Desk) -> None:
+    def __init__(self, directory: Path, lists: DeviceLists, desk: Desk) -> None:
         self._directory = directory
         self._desk = desk
-        self._served = [_Served(resource, DeviceList(resource)) for resource in resources]
+        self._served = [_Served(resource, devices) for resource, devices in lists.by_resource]
         self._watch = DirectoryWatch(directory)
         self._stopping = threading.Event()
 
@@ -67,11 +67,6 @@ class Sessions:
         """Ask `run` to end; safe in a signal handler."""
         self._stopping.set()
         self._watch.wake()
-
-    def set_unhealthy(self, keys: frozenset[str]) -> None:
-        """Report the devices of these keys Unhealthy, all others Healthy."""
-        for served in self._served:
-            served.devices.set_unhealthy(keys)
 
     def _advance(self, workers: ThreadPoolExecutor) -> float:
         """Take the steps that are due; returns how long nothing new can be due without an event.

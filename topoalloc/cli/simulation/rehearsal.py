@@ -15,7 +15,7 @@ from pathlib import Path
 
 from topoalloc.admission.pod import Pod
 from topoalloc.agent.config import Config
-from topoalloc.agent.process import Agent, running_agent
+from topoalloc.agent.process import REAL_TIME, Agent, Tempo, running_agent
 from topoalloc.agent.process import Sockets as AgentSockets
 from topoalloc.cli.simulation.outcome import PodOutcome, outcome_of, unserved
 from topoalloc.errors import KubeletError, MachineError
@@ -25,6 +25,8 @@ from topoalloc.kubelet.simulated.settings import Behaviour, KubeletSettings
 from topoalloc.topology.machine import Machine
 
 REGISTER_LIMIT_S = 30.0  # an agent is there in well under a second; this is for a machine in great distress
+LISTS_LIMIT_S = 30.0  # the same for a device list that changed
+PAUSE_S = 60.0  # between two pods, on the agent's clock: long enough for everything it does after an admission
 WARNINGS_MAX = 50  # of the agent; more of them say the same
 REMOVALS_MAX = 40  # attempts, two seconds in all: a thread that outlives its join ends with its next look
 REMOVAL_PAUSE_S = 0.05
@@ -61,8 +63,18 @@ def rehearse(
     # Pods come faster here than any scheduler sends them, so the limit on PodResources would mislead.
     behaviour = behaviour or Behaviour(limits_requests=False)
     debug = config.log_level == "debug"
-    with _warnings_of_agent(debug) as warnings, running_node(machine, config, settings, behaviour, seed) as node:
-        admissions = [node.kubelet.admit(pod) for pod in pods]
+    clock = _Clock()
+    tempo = Tempo(clock, lists_apart_s=0.0, reconciles=False)
+    with (
+        _warnings_of_agent(debug) as warnings,
+        running_node(machine, config, settings, behaviour, seed, tempo) as node,
+    ):
+        admissions = []
+        for pod in pods:
+            admissions.append(node.kubelet.admit(pod))
+            clock.now_s += PAUSE_S
+            node.agent.desk.reconcile()
+            node.wait_for_lists()
         inventory = node.agent.inventory
     outcomes = tuple(outcome_of(admission, inventory) for admission in admissions)
     said = [
@@ -76,6 +88,16 @@ def rehearse(
     return Rehearsal(outcomes, tuple(dict.fromkeys(said)))
 
 
+@dataclass
+class _Clock:
+    """The agent's time. It stands still while a pod is judged, so that no answer depends on how long anything took."""
+
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """An agent and a kubelet that know each other."""
@@ -84,10 +106,24 @@ class Node:
     agent: Agent
     directory: Path
 
+    def wait_for_lists(self) -> None:
+        """Return when the kubelet has read what the agent reports now; raises KubeletError."""
+        healthy = self.agent.lists.healthy()
+        if not self.kubelet.devices.wait_until(
+            lambda listed: all(name in listed and listed[name].healthy == ids for name, ids in healthy.items()),
+            LISTS_LIMIT_S,
+        ):
+            raise KubeletError(f"the agent's device lists did not arrive within {LISTS_LIMIT_S:.0f} s")
+
 
 @contextmanager
 def running_node(
-    machine: Machine, config: Config, settings: KubeletSettings, behaviour: Behaviour, seed: int
+    machine: Machine,
+    config: Config,
+    settings: KubeletSettings,
+    behaviour: Behaviour,
+    seed: int,
+    tempo: Tempo = REAL_TIME,
 ) -> Iterator[Node]:
     """A kubelet and an agent that has registered everything it serves; both end with the block."""
     with _private_directory() as directory:
@@ -100,7 +136,7 @@ def running_node(
         )
         with (
             SimulatedKubelet(sockets, machine, settings, behaviour, seed) as kubelet,
-            running_agent(config, machine, for_agent) as agent,
+            running_agent(config, machine, for_agent, tempo=tempo) as agent,
         ):
             resources = frozenset(resource.name for resource in agent.inventory.resources)
             if not kubelet.wait_for(resources, REGISTER_LIMIT_S):
