@@ -1,0 +1,212 @@
+/* What the driver takes by itself: contexts, modules, and the stacks and heaps of kernels. */
+#include "driver.h"
+#include "measure.h"
+#include "memory.h"
+#include "process.h"
+#include "timing.h"
+
+/* ---- contexts ---- */
+
+static CUresult made(CUresult result)
+{
+    if (result != CUDA_SUCCESS)
+        measure_context_gone();
+    else
+        process_watch();
+    return result;
+}
+
+#define CREATE(name, parameters, ...)            \
+    CUresult name parameters                     \
+    {                                            \
+        NEED(name);                              \
+        process_ensure();                        \
+        if (!measure_context_made())             \
+            return memory_refused();             \
+        return made(REAL(name)(__VA_ARGS__));    \
+    }
+
+CREATE(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device), context, flags, device)
+CREATE(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device), context, flags, device)
+CREATE(cuCtxCreate_v3, (CUcontext * context, void *affinity, int count, unsigned int flags, CUdevice device), context,
+       affinity, count, flags, device)
+CREATE(cuCtxCreate_v4, (CUcontext * context, void *parameters, unsigned int flags, CUdevice device), context,
+       parameters, flags, device)
+CREATE(cuGreenCtxCreate, (CUgreenCtx * context, CUdevResourceDesc resources, CUdevice device, unsigned int flags),
+       context, resources, device, flags)
+
+static int primary_is_active(CUdevice device)
+{
+    unsigned int flags;
+    int active = 0;
+    return DRIVER_HAS(cuDevicePrimaryCtxGetState) &&
+           DRIVER(cuDevicePrimaryCtxGetState)(device, &flags, &active) == CUDA_SUCCESS && active;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    NEED(cuDevicePrimaryCtxRetain);
+    process_ensure();
+    if (primary_is_active(device))
+        return REAL(cuDevicePrimaryCtxRetain)(context, device);
+    if (!measure_context_made())
+        return memory_refused();
+    return made(REAL(cuDevicePrimaryCtxRetain)(context, device));
+}
+
+/* Allocations of a context end with it, without a free. */
+static void context_gone(uint64_t context)
+{
+    uint64_t managed = 0;
+    uint64_t bytes = pointers_take_owned(context, &managed);
+    memory_discharge(bytes, USAGE_DEVICE);
+    memory_discharge(managed, USAGE_MANAGED);
+    timing_context_gone(context);
+    measure_context_gone();
+    measure_now();
+}
+
+static uint64_t primary_context(CUdevice device)
+{
+    CUcontext context = NULL;
+    if (!primary_is_active(device) || REAL(cuDevicePrimaryCtxRetain)(&context, device) != CUDA_SUCCESS)
+        return 0;
+    if (driver_hooked[HOOK_cuDevicePrimaryCtxRelease_v2])
+        REAL(cuDevicePrimaryCtxRelease_v2)(device);
+    else
+        REAL(cuDevicePrimaryCtxRelease)(device);
+    return (uint64_t)(uintptr_t)context;
+}
+
+#define END_PRIMARY(name)                              \
+    CUresult name(CUdevice device)                     \
+    {                                                  \
+        NEED(name);                                    \
+        uint64_t context = primary_context(device);    \
+        CUresult result = REAL(name)(device);          \
+        if (context && result == CUDA_SUCCESS && !primary_is_active(device)) \
+            context_gone(context);                     \
+        return result;                                 \
+    }
+
+END_PRIMARY(cuDevicePrimaryCtxRelease)
+END_PRIMARY(cuDevicePrimaryCtxRelease_v2)
+END_PRIMARY(cuDevicePrimaryCtxReset)
+END_PRIMARY(cuDevicePrimaryCtxReset_v2)
+
+CUresult cuCtxDestroy_v2(CUcontext context)
+{
+    NEED(cuCtxDestroy_v2);
+    CUresult result = REAL(cuCtxDestroy_v2)(context);
+    if (result == CUDA_SUCCESS)
+        context_gone((uint64_t)(uintptr_t)context);
+    return result;
+}
+
+CUresult cuCtxDestroy(CUcontext context)
+{
+    NEED(cuCtxDestroy);
+    CUresult result = REAL(cuCtxDestroy)(context);
+    if (result == CUDA_SUCCESS)
+        context_gone((uint64_t)(uintptr_t)context);
+    return result;
+}
+
+/* ---- stacks and heaps: taken at a later launch, so charged when they are asked for ---- */
+
+#define STACK_USUAL_BYTES UINT64_C(1024) /* part of what a context takes */
+
+static _Atomic uint64_t limit_charged[3]; /* by CUlimit; of the process, whose contexts rarely differ in them */
+
+static uint64_t limit_bytes(int limit, size_t value)
+{
+    CUdevice device = 0;
+    int processors = 0, threads = 0;
+    if (limit != LIMIT_STACK_BYTES)
+        return value > 8 * MIB ? value - 8 * MIB : 0; /* eight are part of what a context takes */
+    if (value <= STACK_USUAL_BYTES || DRIVER(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
+        return 0;
+    DRIVER(cuDeviceGetAttribute)(&processors, ATTRIBUTE_PROCESSORS, device);
+    DRIVER(cuDeviceGetAttribute)(&threads, ATTRIBUTE_THREADS_PER_PROCESSOR, device);
+    uint64_t resident = (uint64_t)(processors > 0 ? processors : 0) * (uint64_t)(threads > 0 ? threads : 0);
+    uint64_t more = value - STACK_USUAL_BYTES;
+    return resident && more > UINT64_MAX / resident ? UINT64_MAX : more * resident;
+}
+
+CUresult cuCtxSetLimit(int limit, size_t value)
+{
+    NEED(cuCtxSetLimit);
+    if (limit < LIMIT_STACK_BYTES || limit > LIMIT_HEAP_BYTES || !process_limits_memory())
+        return REAL(cuCtxSetLimit)(limit, value);
+    uint64_t wanted = limit_bytes(limit, value), had = atomic_load(&limit_charged[limit]);
+    if (wanted > had && !memory_charge(wanted - had, USAGE_DEVICE))
+        return memory_refused();
+    CUresult result = REAL(cuCtxSetLimit)(limit, value);
+    uint64_t kept = result == CUDA_SUCCESS ? wanted : had, charged = wanted > had ? wanted : had;
+    if (charged > kept)
+        memory_discharge(charged - kept, USAGE_DEVICE);
+    atomic_store(&limit_charged[limit], kept);
+    return result;
+}
+
+/* ---- modules: measured right after, and unloaded where they do not fit ---- */
+
+static CUresult loaded(CUresult result, CUmodule *module)
+{
+    if (result != CUDA_SUCCESS || !process_limits_memory() || !memory_overdrawn())
+        return result;
+    if (DRIVER_HAS(cuModuleUnload))
+        DRIVER(cuModuleUnload)(*module);
+    measure_now();
+    return memory_refused();
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *file)
+{
+    NEED(cuModuleLoad);
+    return loaded(REAL(cuModuleLoad)(module, file), module);
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    NEED(cuModuleLoadData);
+    return loaded(REAL(cuModuleLoadData)(module, image), module);
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, int *options, void **values)
+{
+    NEED(cuModuleLoadDataEx);
+    return loaded(REAL(cuModuleLoadDataEx)(module, image, count, options, values), module);
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
+{
+    NEED(cuModuleLoadFatBinary);
+    return loaded(REAL(cuModuleLoadFatBinary)(module, image), module);
+}
+
+static CUresult library_loaded(CUresult result, CUlibrary *library)
+{
+    if (result != CUDA_SUCCESS || !process_limits_memory() || !memory_overdrawn())
+        return result;
+    if (DRIVER_HAS(cuLibraryUnload))
+        DRIVER(cuLibraryUnload)(*library);
+    measure_now();
+    return memory_refused();
+}
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values, unsigned int jit_count,
+                           int *options, void **values, unsigned int count)
+{
+    NEED(cuLibraryLoadData);
+    return library_loaded(REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values, count),
+                          library);
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *file, int *jit, void **jit_values,
+                               unsigned int jit_count, int *options, void **values, unsigned int count)
+{
+    NEED(cuLibraryLoadFromFile);
+    return library_loaded(
+        REAL(cuLibraryLoadFromFile)(library, file, jit, jit_values, jit_count, options, values, count), library);
+}

@@ -1,0 +1,24 @@
+#include "estimate.h"
+
+#include <stdatomic.h>
+
+#define SAMPLE_MAX_NS UINT64_C(4000000000)
+
+uint32_t estimate_add(struct estimate *estimate, uint64_t sample_ns)
+{
+    uint32_t sorted[ESTIMATE_SAMPLES];
+    if (sample_ns < 1)
+        sample_ns = 1;
+    estimate->samples_ns[estimate->count++ % ESTIMATE_SAMPLES] =
+        (uint32_t)(sample_ns < SAMPLE_MAX_NS ? sample_ns : SAMPLE_MAX_NS);
+    uint32_t known = estimate->count < ESTIMATE_SAMPLES ? estimate->count : ESTIMATE_SAMPLES;
+    for (uint32_t i = 0; i < known; i++) {
+        uint32_t sample = estimate->samples_ns[i], at = i;
+        for (; at > 0 && sorted[at - 1] > sample; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = sample;
+    }
+    uint32_t believed = sorted[known / 4];
+    atomic_store_explicit(&estimate->ns_believed, believed, memory_order_relaxed);
+    return believed;
+}

@@ -1,0 +1,20 @@
+/* What is believed of one kernel and grid, from its latest samples. Pure. */
+#ifndef TOPOALLOC_ESTIMATE_H
+#define TOPOALLOC_ESTIMATE_H
+
+#include <stdint.h>
+
+#define ESTIMATE_SAMPLES 16u
+
+struct estimate {
+    _Atomic uint64_t key;     /* 0: free */
+    _Atomic uint32_t ns_believed; /* 0: unknown */
+    _Atomic uint32_t pending; /* a first timing is under way */
+    uint32_t count;
+    uint32_t samples_ns[ESTIMATE_SAMPLES];
+};
+
+/* The lower quartile of the latest samples: a neighbour's time slices make some of them longer, never shorter. */
+uint32_t estimate_add(struct estimate *estimate, uint64_t sample_ns);
+
+#endif

@@ -1,0 +1,208 @@
+#include "measure.h"
+
+#include "driver.h"
+#include "local_lock.h"
+#include "process.h"
+#include "usage.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define AGENT_WAIT_MS 20
+#define QUIET_TRIES 3 /* the ledger must not change while the driver is asked */
+#define GPUS_MAX 16u
+#define PROCESSES_MAX 512u
+#define FIRST_PID_NAMESPACE UINT64_C(0xEFFFFFFC) /* include/linux/proc_ns.h: PROC_PID_INIT_INO */
+#define UNKNOWN_BYTES UINT64_MAX
+
+static struct local_lock measuring;
+static _Atomic int busy;
+static _Atomic int contexts;
+static int agent = -1;
+
+static struct {
+    int tried;
+    nvmlReturn_t (*count)(unsigned int *);
+    nvmlReturn_t (*by_index)(unsigned int, nvmlDevice_t *);
+    nvmlReturn_t (*processes)(nvmlDevice_t, unsigned int *, nvmlProcessInfo_t *);
+} nvml;
+
+static int connect_agent(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (!process_share_path("agent.sock", address.sun_path, sizeof address.sun_path))
+        return -1;
+    int descriptor = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (descriptor >= 0 && connect(descriptor, (struct sockaddr *)&address, sizeof address) != 0) {
+        close(descriptor);
+        return -1;
+    }
+    return descriptor;
+}
+
+static uint64_t parse_answer(const char *text)
+{
+    uint64_t bytes = 0;
+    if (strncmp(text, "bytes ", 6) != 0)
+        return UNKNOWN_BYTES;
+    for (text += 6; *text >= '0' && *text <= '9' && bytes < UINT64_MAX / 20; text++)
+        bytes = bytes * 10 + (uint64_t)(*text - '0');
+    return *text == '\n' ? bytes : UNKNOWN_BYTES;
+}
+
+/* The agent knows us by the socket we came through and by our credentials, so nothing is told it. */
+static uint64_t ask_agent(void)
+{
+    static const char question[] = "measure\n";
+    char answer[128];
+    if (agent < 0)
+        agent = connect_agent();
+    if (agent < 0)
+        return UNKNOWN_BYTES;
+    struct pollfd ready = {.fd = agent, .events = POLLIN};
+    ssize_t got = -1;
+    if (send(agent, question, sizeof question - 1, MSG_NOSIGNAL) == (ssize_t)(sizeof question - 1) &&
+        poll(&ready, 1, AGENT_WAIT_MS) == 1)
+        got = recv(agent, answer, sizeof answer - 1, 0);
+    if (got <= 0) { /* a late answer must not be taken for the next one's */
+        close(agent);
+        agent = -1;
+        return UNKNOWN_BYTES;
+    }
+    answer[got] = '\0';
+    return parse_answer(answer);
+}
+
+/* Elsewhere our PID is not the one that the driver lists, and may be somebody else's there. */
+static int in_first_pid_namespace(void)
+{
+    struct stat seen;
+    return stat("/proc/self/ns/pid", &seen) == 0 && seen.st_ino == FIRST_PID_NAMESPACE;
+}
+
+static void find_nvml(void)
+{
+    nvml.tried = 1;
+    if (!in_first_pid_namespace())
+        return;
+    void *handle = libc_dlopen("libnvidia-ml.so.1", RTLD_LAZY);
+    if (!handle)
+        return;
+    dlsym_function look = libc_dlsym_function();
+    nvmlReturn_t (*init)(void) = (nvmlReturn_t (*)(void))(uintptr_t)look(handle, "nvmlInit_v2");
+    nvml.count = (nvmlReturn_t (*)(unsigned int *))(uintptr_t)look(handle, "nvmlDeviceGetCount_v2");
+    nvml.by_index =
+        (nvmlReturn_t (*)(unsigned int, nvmlDevice_t *))(uintptr_t)look(handle, "nvmlDeviceGetHandleByIndex_v2");
+    void *processes = look(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
+    if (!processes)
+        processes = look(handle, "nvmlDeviceGetComputeRunningProcesses_v2"); /* the same structure */
+    if (init && nvml.count && nvml.by_index && processes && init() == 0)
+        nvml.processes = (nvmlReturn_t (*)(nvmlDevice_t, unsigned int *, nvmlProcessInfo_t *))(uintptr_t)processes;
+}
+
+static uint64_t ask_nvml(void)
+{
+    static nvmlProcessInfo_t processes[PROCESSES_MAX]; /* under `measuring` */
+    unsigned int gpus = 0, pid = (unsigned int)getpid();
+    uint64_t bytes = 0;
+    int listed = 0;
+    if (!nvml.tried)
+        find_nvml();
+    if (!nvml.processes || nvml.count(&gpus) != 0)
+        return UNKNOWN_BYTES;
+    for (unsigned int gpu = 0; gpu < gpus && gpu < GPUS_MAX; gpu++) {
+        nvmlDevice_t device;
+        unsigned int count = PROCESSES_MAX;
+        if (nvml.by_index(gpu, &device) != 0 || nvml.processes(device, &count, processes) != 0)
+            return UNKNOWN_BYTES;
+        for (unsigned int i = 0; i < count && i < PROCESSES_MAX; i++) {
+            if (processes[i].pid != pid || processes[i].used_bytes == UNKNOWN_BYTES)
+                continue;
+            bytes += processes[i].used_bytes;
+            listed = 1;
+        }
+    }
+    return listed ? bytes : UNKNOWN_BYTES;
+}
+
+static uint64_t explicit_device_bytes(void)
+{
+    struct usage_slot *own = atomic_load(&usage_own);
+    if (!own)
+        return 0;
+    uint64_t managed = atomic_load(&own->managed_bytes), all = atomic_load(&own->explicit_bytes);
+    return all > managed ? all - managed : 0;
+}
+
+static int measure_quietly(void)
+{
+    for (int i = 0; i < QUIET_TRIES; i++) {
+        uint64_t before = explicit_device_bytes();
+        uint64_t bytes = ask_agent();
+        if (bytes == UNKNOWN_BYTES)
+            bytes = ask_nvml();
+        if (bytes == UNKNOWN_BYTES)
+            return 0;
+        if (before != explicit_device_bytes())
+            continue;
+        usage_set_implicit(bytes > before ? bytes - before : 0, 1);
+        return 1;
+    }
+    return 0;
+}
+
+int measure_now(void)
+{
+    int kept = errno, measured = 0;
+    if (!atomic_load(&contexts) || !process_limits_memory())
+        return 0;
+    local_lock_take(&measuring);
+    atomic_store(&busy, 1);
+    measured = measure_quietly();
+    atomic_store(&busy, 0);
+    local_lock_drop(&measuring);
+    errno = kept;
+    return measured;
+}
+
+int measure_context_made(void)
+{
+    uint64_t limit = atomic_load(&process_limits.memory_bytes), guess = atomic_load(&process_limits.context_bytes);
+    if (atomic_fetch_add(&contexts, 1) > 0 || !process_limits_memory())
+        return 1; /* what further contexts take is measured, or small beside the first */
+    if (!usage_reserve(guess, limit, USAGE_IMPLICIT)) {
+        atomic_fetch_sub(&contexts, 1);
+        return 0;
+    }
+    return 1;
+}
+
+void measure_context_gone(void)
+{
+    int left = atomic_fetch_sub(&contexts, 1) - 1;
+    if (left <= 0) {
+        atomic_store(&contexts, 0);
+        usage_set_implicit(0, 0);
+    }
+}
+
+int measure_busy(void)
+{
+    return atomic_load(&busy);
+}
+
+void measure_forget(void)
+{
+    local_lock_forget(&measuring);
+    if (agent >= 0)
+        close(agent); /* the agent knows this connection as the parent's */
+    agent = -1;
+    atomic_store(&busy, 0);
+    atomic_store(&contexts, 0);
+}

@@ -1,0 +1,12 @@
+/* What the driver itself says this process holds, to charge contexts, modules, stacks: whatever no call asks for. */
+#ifndef TOPOALLOC_MEASURE_H
+#define TOPOALLOC_MEASURE_H
+
+/* Brings implicit_bytes of the ledger up to date. 1: measured, 0: nobody could tell and the guess stays. */
+int measure_now(void);
+int measure_context_made(void); /* charges the guess before the first context; 0: it does not fit */
+void measure_context_gone(void);
+int measure_busy(void);
+void measure_forget(void);
+
+#endif

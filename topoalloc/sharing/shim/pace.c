@@ -1,0 +1,121 @@
+#include "pace.h"
+
+#include "process.h"
+#include "usage.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define CORES_ALL UINT64_C(10000)
+/* Whatever stands in the file, no launch is held longer: an hour-long debt comes from a broken file, not from kernels. */
+#define DEBT_MAX_NS UINT64_C(3600000000000)
+#define WAIT_LOOK_NS UINT64_C(100000000) /* a raised limit is seen this soon */
+
+static struct pace_file *_Atomic pace;
+
+static uint64_t wall_ns(uint64_t gpu_ns, uint32_t cores)
+{
+    return gpu_ns * CORES_ALL / cores;
+}
+
+uint64_t pace_paid_after(uint64_t paid_until_ns, uint64_t now_ns, uint64_t gpu_ns, uint32_t cores)
+{
+    uint64_t saved = wall_ns(PACE_SAVED_NS, cores);
+    uint64_t earliest = now_ns > saved ? now_ns - saved : 0;
+    uint64_t from = paid_until_ns > earliest ? paid_until_ns : earliest;
+    if (from > now_ns + DEBT_MAX_NS)
+        from = now_ns;
+    return from + wall_ns(gpu_ns, cores);
+}
+
+uint64_t pace_wait_until(uint64_t paid_until_ns, uint64_t now_ns, int waited, uint32_t cores)
+{
+    uint64_t wanted = paid_until_ns + (waited ? wall_ns(PACE_RESUME_NS, cores) : 0);
+    if (wanted <= now_ns || paid_until_ns > now_ns + DEBT_MAX_NS)
+        return 0;
+    return paid_until_ns + wall_ns(PACE_RESUME_NS, cores);
+}
+
+void pace_open(void)
+{
+    char path[256];
+    struct stat seen;
+    if (atomic_load(&pace) || !process_share_path("pace", path, sizeof path))
+        return;
+    int kept = errno;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (descriptor >= 0) {
+        if (fstat(descriptor, &seen) == 0 && seen.st_size >= (off_t)sizeof(struct pace_file)) {
+            void *place = mmap(NULL, sizeof(struct pace_file), PROT_READ, MAP_SHARED, descriptor, 0);
+            if (place != MAP_FAILED)
+                atomic_store(&pace, (struct pace_file *)place);
+        }
+        close(descriptor);
+    }
+    errno = kept;
+}
+
+/* An elastic share's limit of this moment; without a fresh word from the agent what it is always granted. */
+uint32_t pace_cores(uint64_t now_ns)
+{
+    uint32_t granted = atomic_load_explicit(&process_limits.cores, memory_order_relaxed);
+    uint32_t most = atomic_load_explicit(&process_limits.cores_max, memory_order_relaxed);
+    struct pace_file *file = atomic_load_explicit(&pace, memory_order_relaxed);
+    if (most == granted || !file || file->magic != PACE_MAGIC)
+        return granted;
+    uint64_t written = atomic_load_explicit(&file->written_at_ns, memory_order_relaxed);
+    uint64_t cores = atomic_load_explicit(&file->cores_now, memory_order_relaxed);
+    if (written + PACE_STALE_NS < now_ns || cores < granted)
+        return granted;
+    return cores > most ? most : (uint32_t)cores;
+}
+
+static _Atomic uint64_t *paid(void)
+{
+    struct usage_file *usage = atomic_load_explicit(&usage_mapped, memory_order_acquire);
+    return usage ? &usage->header.paid_until_ns : NULL;
+}
+
+int pace_must_wait(uint64_t now_ns)
+{
+    _Atomic uint64_t *until = paid();
+    return until && pace_wait_until(atomic_load_explicit(until, memory_order_relaxed), now_ns, 0, pace_cores(now_ns)) != 0;
+}
+
+void pace_wait(void)
+{
+    uint64_t began = process_now_ns(), now = began;
+    _Atomic uint64_t *until = paid();
+    struct usage_file *usage = atomic_load(&usage_mapped);
+    struct usage_slot *own = atomic_load(&usage_own);
+    while (until && now - began < DEBT_MAX_NS) {
+        uint64_t at = pace_wait_until(atomic_load(until), now, now != began, pace_cores(now));
+        if (!at)
+            break;
+        atomic_store_explicit(&usage->header.wanting_at_ns, now, memory_order_relaxed);
+        uint64_t wake = at - now > WAIT_LOOK_NS ? now + WAIT_LOOK_NS : at;
+        struct timespec time = {(time_t)(wake / UINT64_C(1000000000)), (long)(wake % UINT64_C(1000000000))};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL); /* a signal wakes it early: asked again */
+        now = process_now_ns();
+    }
+    if (own)
+        atomic_fetch_add_explicit(&own->waited_ns, now - began, memory_order_relaxed);
+}
+
+void pace_charge(uint64_t gpu_ns, uint64_t now_ns)
+{
+    _Atomic uint64_t *until = paid();
+    struct usage_slot *own = atomic_load_explicit(&usage_own, memory_order_relaxed);
+    if (!until || !own)
+        return;
+    uint32_t cores = pace_cores(now_ns);
+    uint64_t had = atomic_load_explicit(until, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(until, &had, pace_paid_after(had, now_ns, gpu_ns, cores),
+                                                  memory_order_relaxed, memory_order_relaxed))
+        continue;
+    atomic_fetch_add_explicit(&own->gpu_time_ns, gpu_ns, memory_order_relaxed);
+}

@@ -1,0 +1,21 @@
+/* The container's bucket of GPU time: how far its launches are paid, and when the next may go. */
+#ifndef TOPOALLOC_PACE_H
+#define TOPOALLOC_PACE_H
+
+#include <stdint.h>
+
+#define PACE_SAVED_NS UINT64_C(2000000)  /* GPU time an idle container keeps at most */
+#define PACE_RESUME_NS UINT64_C(1000000) /* GPU time that must be there before a launch that had to wait goes */
+
+/* The rule, without clock or memory: launches go while what is paid lies in the past. */
+uint64_t pace_paid_after(uint64_t paid_until_ns, uint64_t now_ns, uint64_t gpu_ns, uint32_t cores);
+/* 0: go. Else the time at which it may be asked again. */
+uint64_t pace_wait_until(uint64_t paid_until_ns, uint64_t now_ns, int waited, uint32_t cores);
+
+void pace_open(void); /* maps the pace file once it is there */
+uint32_t pace_cores(uint64_t now_ns);
+int pace_must_wait(uint64_t now_ns);
+void pace_wait(void);               /* until the container has credit */
+void pace_charge(uint64_t gpu_ns, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,441 @@
+#include "timing.h"
+
+#include "capture.h"
+#include "driver.h"
+#include "estimate.h"
+#include "local_lock.h"
+#include "memory.h"
+#include "pace.h"
+#include "process.h"
+#include "usage.h"
+
+#include <string.h>
+#include <time.h>
+
+#define ENTRIES 8192u /* kernels and grids told apart; further ones share the last place that was looked at */
+#define PROBES_MAX 32u
+#define BURSTS_MAX 64
+#define BURST_LAUNCHES_MAX 16u
+#define BURST_NS UINT64_C(300000)
+#define HOST_PAUSE_NS UINT64_C(200000) /* between two launches of a burst: the GPU was idle, and that is not the kernel's */
+#define BURST_LOST_NS UINT64_C(2000000000) /* its thread is gone */
+#define OPEN_MAX 8                         /* streams of one thread that are timed at once */
+#define SAMPLE_EVERY 4u                    /* of bursts whose kernels are well known */
+#define BRACKET_NS UINT64_C(3000)          /* what two events read around nothing: subtracted from a single launch */
+#define FIRST_WAIT_NS UINT64_C(10000000000)
+#define ASSUMED_NS UINT64_C(100000) /* where nothing can be timed: during captures */
+#define REBASE_NS UINT64_C(2000000000)
+#define WINDOW_NS UINT64_C(20000000) /* GPU time over which overlap is averaged */
+#define SCALE_ONE 1024u
+#define SCALE_MAX 1054u /* 3 %: beyond it is a neighbour's time, not ours */
+
+enum burst_state { BURST_FREE, BURST_OPEN, BURST_PENDING };
+
+struct burst {
+    _Atomic int state;
+    uint64_t context;
+    CUstream stream;
+    CUevent begin, end;
+    uint64_t first_at_ns, last_at_ns;
+    uint64_t predicted_ns;
+    uint64_t sequence;
+    unsigned int launches;
+    int first_of_entry; /* one launch of something unknown */
+    uint32_t entries[BURST_LAUNCHES_MAX];
+};
+
+static struct estimate entries[ENTRIES];
+static struct burst bursts[BURSTS_MAX];
+static struct local_lock settling;
+static _Atomic uint64_t sequence;
+
+/* The GPU's time line, under `settling`: covered up to here by bursts already counted, relative to `base`. */
+static struct {
+    uint64_t context;
+    CUevent base;
+    double covered_ns;
+    uint64_t busy_ns, predicted_ns;
+    CUstream stream;
+    int streams_differ;
+} line;
+static _Atomic uint32_t scale = SCALE_ONE;
+static _Atomic int crowded; /* several streams at once: every burst has to be seen to know how they overlap */
+
+static __thread struct {
+    uint32_t generation;
+    uint32_t tick;
+    int open[OPEN_MAX];
+} mine;
+
+uint64_t timing_key(const void *function, const unsigned int shape[6])
+{
+    uint64_t key = (uint64_t)(uintptr_t)function * UINT64_C(0x9E3779B97F4A7C15);
+    for (int i = 0; i < 6; i++)
+        key = (key ^ shape[i]) * UINT64_C(0xD6E8FEB86659FD93);
+    key ^= key >> 32;
+    return key ? key : 1;
+}
+
+static uint32_t entry_of(uint64_t key)
+{
+    uint32_t at = (uint32_t)key % ENTRIES;
+    for (uint32_t tried = 0; tried < PROBES_MAX; tried++, at = (at + 1) % ENTRIES) {
+        uint64_t seen = atomic_load_explicit(&entries[at].key, memory_order_relaxed);
+        if (seen == key)
+            return at;
+        if (!seen && atomic_compare_exchange_strong(&entries[at].key, &seen, key))
+            return at;
+        if (seen == key)
+            return at;
+    }
+    return at;
+}
+
+static void renew_mine(void)
+{
+    uint32_t generation = atomic_load_explicit(&process_generation, memory_order_relaxed);
+    if (mine.generation == generation)
+        return;
+    mine.generation = generation;
+    mine.tick = 0;
+    for (int i = 0; i < OPEN_MAX; i++)
+        mine.open[i] = -1;
+}
+
+/* ---- settling: what completed bursts tell ---- */
+
+static uint64_t nanoseconds(float milliseconds)
+{
+    return milliseconds > 0 ? (uint64_t)((double)milliseconds * 1e6) : 0;
+}
+
+/* Where on the time line the burst began; starts the line anew where it is another context's or has grown long. */
+static double begin_on_line(struct burst *burst)
+{
+    float since = 0;
+    if (line.context == burst->context && line.base &&
+        DRIVER(cuEventElapsedTime)(&since, line.base, burst->begin) == CUDA_SUCCESS) {
+        double at_ns = (double)since * 1e6;
+        if (at_ns < (double)REBASE_NS)
+            return at_ns;
+        line.covered_ns = line.covered_ns > at_ns ? line.covered_ns - at_ns : 0;
+    } else {
+        line.covered_ns = 0;
+    }
+    CUevent old = line.context == burst->context ? line.base : NULL;
+    line.context = burst->context;
+    line.base = burst->begin;
+    burst->begin = old; /* NULL: another is made when the place is used again */
+    return 0;
+}
+
+static void count_overlap(double began_ns, uint64_t took_ns, const struct burst *burst)
+{
+    double ended_ns = began_ns + (double)took_ns;
+    double from_ns = began_ns > line.covered_ns ? began_ns : line.covered_ns;
+    if (ended_ns > from_ns) {
+        line.busy_ns += (uint64_t)(ended_ns - from_ns);
+        line.covered_ns = ended_ns;
+    }
+    line.predicted_ns += burst->predicted_ns;
+    if (line.stream != burst->stream)
+        line.streams_differ++;
+    line.stream = burst->stream;
+    if (line.predicted_ns < WINDOW_NS && line.busy_ns < WINDOW_NS)
+        return;
+    uint64_t ratio = line.predicted_ns ? line.busy_ns * SCALE_ONE / line.predicted_ns : SCALE_ONE;
+    if (ratio > SCALE_MAX)
+        ratio = SCALE_MAX;
+    uint32_t before = atomic_load_explicit(&scale, memory_order_relaxed);
+    atomic_store_explicit(&scale, (uint32_t)((before + ratio + 1) / 2), memory_order_relaxed);
+    atomic_store_explicit(&crowded, line.streams_differ > 1, memory_order_relaxed);
+    line.busy_ns = line.predicted_ns = 0;
+    line.streams_differ = 0;
+}
+
+static void learn(const struct burst *burst, uint64_t took_ns)
+{
+    if (burst->first_of_entry) {
+        struct estimate *entry = &entries[burst->entries[0]];
+        uint64_t alone_ns = took_ns > 2 * BRACKET_NS ? took_ns - BRACKET_NS : took_ns / 2;
+        estimate_add(entry, alone_ns);
+        pace_charge(alone_ns, process_now_ns());
+        atomic_store(&entry->pending, 0);
+        return;
+    }
+    for (unsigned int i = 0; i < burst->launches && burst->predicted_ns; i++) {
+        struct estimate *entry = &entries[burst->entries[i]];
+        uint64_t believed = atomic_load_explicit(&entry->ns_believed, memory_order_relaxed);
+        estimate_add(entry, believed * took_ns / burst->predicted_ns);
+    }
+}
+
+static void abandon(struct burst *burst)
+{
+    if (burst->first_of_entry)
+        atomic_store(&entries[burst->entries[0]].pending, 0);
+    atomic_store_explicit(&burst->state, BURST_FREE, memory_order_release);
+}
+
+/* Under `settling`. 0: the GPU has not come to its end yet. */
+static int settle(struct burst *burst)
+{
+    float took = 0;
+    CUresult done = DRIVER(cuEventQuery)(burst->end);
+    if (done == CUDA_ERROR_NOT_READY)
+        return 0;
+    if (done == CUDA_SUCCESS && DRIVER(cuEventElapsedTime)(&took, burst->begin, burst->end) == CUDA_SUCCESS) {
+        uint64_t took_ns = nanoseconds(took);
+        learn(burst, took_ns);
+        if (!burst->first_of_entry)
+            count_overlap(begin_on_line(burst), took_ns, burst);
+    }
+    abandon(burst);
+    return 1;
+}
+
+/* In the order in which they began, so that the time line is walked forward. */
+static void settle_some(uint64_t context, int most)
+{
+    if (atomic_load_explicit(&captures_open, memory_order_relaxed) > 0 || !local_lock_try(&settling))
+        return;
+    for (int done = 0; done < most; done++) {
+        struct burst *oldest = NULL;
+        for (int i = 0; i < BURSTS_MAX; i++) {
+            struct burst *burst = &bursts[i];
+            if (atomic_load_explicit(&burst->state, memory_order_acquire) == BURST_PENDING &&
+                burst->context == context && (!oldest || burst->sequence < oldest->sequence))
+                oldest = burst;
+        }
+        if (!oldest || !settle(oldest))
+            break;
+    }
+    local_lock_drop(&settling);
+}
+
+/* ---- bursts ---- */
+
+static int claim(uint64_t now_ns)
+{
+    for (int i = 0; i < BURSTS_MAX; i++) {
+        int state = atomic_load_explicit(&bursts[i].state, memory_order_relaxed);
+        int lost = state == BURST_OPEN && bursts[i].last_at_ns + BURST_LOST_NS < now_ns;
+        if ((state == BURST_FREE || lost) && atomic_compare_exchange_strong(&bursts[i].state, &state, BURST_OPEN))
+            return i;
+    }
+    return -1;
+}
+
+static int events_ready(struct burst *burst, uint64_t context)
+{
+    if (burst->context != context) {
+        burst->begin = burst->end = NULL; /* they belong to the other context */
+        burst->context = context;
+    }
+    if (!burst->begin && DRIVER(cuEventCreate)(&burst->begin, 0) != CUDA_SUCCESS)
+        burst->begin = NULL;
+    if (!burst->end && DRIVER(cuEventCreate)(&burst->end, 0) != CUDA_SUCCESS)
+        burst->end = NULL;
+    return burst->begin && burst->end;
+}
+
+static int open_burst(CUstream stream, uint64_t now_ns)
+{
+    int at = claim(now_ns);
+    if (at < 0)
+        return -1;
+    struct burst *burst = &bursts[at];
+    burst->last_at_ns = now_ns;
+    burst->launches = 0;
+    burst->first_of_entry = 0;
+    if (!events_ready(burst, memory_context()) || DRIVER(cuEventRecord)(burst->begin, stream) != CUDA_SUCCESS) {
+        atomic_store(&burst->state, BURST_FREE);
+        return -1;
+    }
+    burst->stream = stream;
+    burst->first_at_ns = now_ns;
+    burst->predicted_ns = 0;
+    burst->sequence = atomic_fetch_add_explicit(&sequence, 1, memory_order_relaxed);
+    return at;
+}
+
+static void close_burst(int slot)
+{
+    struct burst *burst = &bursts[mine.open[slot]];
+    mine.open[slot] = -1;
+    if (atomic_load(&burst->state) != BURST_OPEN)
+        return;
+    if (burst->launches == 0 || DRIVER(cuEventRecord)(burst->end, burst->stream) != CUDA_SUCCESS)
+        abandon(burst);
+    else
+        atomic_store_explicit(&burst->state, BURST_PENDING, memory_order_release);
+}
+
+static int may_time(void)
+{
+    return atomic_load_explicit(&captures_open, memory_order_relaxed) <= 0 && DRIVER_HAS(cuEventElapsedTime) &&
+           DRIVER_HAS(cuEventCreate) && DRIVER_HAS(cuEventRecord) && DRIVER_HAS(cuEventQuery);
+}
+
+static void close_all(void)
+{
+    if (!may_time())
+        return;
+    for (int i = 0; i < OPEN_MAX; i++)
+        if (mine.open[i] >= 0)
+            close_burst(i);
+}
+
+/* This thread's open burst on the stream, if its last launch was just now; -1: none. `slot`: where one may be put. */
+static int find_open(CUstream stream, uint64_t now_ns, int *slot)
+{
+    int found = -1;
+    *slot = -1;
+    for (int i = 0; i < OPEN_MAX; i++) {
+        if (mine.open[i] < 0) {
+            *slot = *slot < 0 ? i : *slot;
+            continue;
+        }
+        struct burst *burst = &bursts[mine.open[i]];
+        if (now_ns - burst->last_at_ns > HOST_PAUSE_NS) {
+            abandon(burst);
+            mine.open[i] = -1;
+            *slot = *slot < 0 ? i : *slot;
+        } else if (burst->stream == stream) {
+            found = i;
+        }
+    }
+    return found;
+}
+
+static int is_sampled(const struct estimate *entry)
+{
+    if (entry->count < ESTIMATE_SAMPLES || atomic_load_explicit(&crowded, memory_order_relaxed))
+        return 1;
+    return mine.tick++ % SAMPLE_EVERY == 0;
+}
+
+/* Something launched for the first time is timed alone, and whoever launches it again waits for that. */
+static int time_first(struct estimate *entry, CUstream stream, uint64_t now_ns)
+{
+    uint32_t free = 0;
+    struct timespec step = {0, 20000};
+    uint64_t context = memory_context();
+    while (atomic_load(&entry->pending) && process_now_ns() - now_ns < FIRST_WAIT_NS) {
+        settle_some(context, BURSTS_MAX);
+        if (atomic_load(&entry->ns_believed))
+            return -1;
+        clock_nanosleep(CLOCK_MONOTONIC, 0, &step, NULL);
+        if (step.tv_nsec < 1000000)
+            step.tv_nsec *= 2;
+    }
+    if (atomic_load(&entry->ns_believed) || !atomic_compare_exchange_strong(&entry->pending, &free, 1))
+        return -1;
+    close_all();
+    int at = open_burst(stream, process_now_ns());
+    if (at < 0)
+        atomic_store(&entry->pending, 0);
+    else
+        bursts[at].first_of_entry = 1;
+    return at;
+}
+
+void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket)
+{
+    uint64_t now_ns = process_now_ns();
+    int slot;
+    renew_mine();
+    if (pace_must_wait(now_ns)) {
+        close_all();
+        settle_some(memory_context(), BURSTS_MAX);
+        pace_wait();
+        now_ns = process_now_ns();
+    }
+    ticket->burst = -1;
+    ticket->entry = entry_of(key);
+    struct estimate *entry = &entries[ticket->entry];
+    if (!atomic_load_explicit(&entry->ns_believed, memory_order_relaxed) && may_time())
+        ticket->burst = time_first(entry, stream, now_ns);
+    ticket->predicted_ns = atomic_load_explicit(&entry->ns_believed, memory_order_relaxed);
+    ticket->now_ns = now_ns;
+    if (!ticket->predicted_ns || ticket->burst >= 0 || !may_time())
+        return;
+    int open = find_open(stream, now_ns, &slot);
+    if (open >= 0)
+        ticket->burst = mine.open[open];
+    else if (slot >= 0 && is_sampled(entry))
+        ticket->burst = mine.open[slot] = open_burst(stream, now_ns);
+}
+
+static void close_own(int burst)
+{
+    for (int i = 0; i < OPEN_MAX; i++)
+        if (mine.open[i] == burst)
+            close_burst(i);
+}
+
+static void launched_in_burst(const struct timing_ticket *ticket)
+{
+    struct burst *burst = &bursts[ticket->burst];
+    burst->entries[burst->launches++] = ticket->entry;
+    burst->predicted_ns += ticket->predicted_ns;
+    burst->last_at_ns = ticket->now_ns;
+    if (burst->first_of_entry) {
+        if (DRIVER(cuEventRecord)(burst->end, burst->stream) == CUDA_SUCCESS)
+            atomic_store_explicit(&burst->state, BURST_PENDING, memory_order_release);
+        else
+            abandon(burst);
+    } else if (burst->launches == BURST_LAUNCHES_MAX || burst->predicted_ns >= BURST_NS) {
+        close_own(ticket->burst);
+        settle_some(burst->context, 2);
+    }
+}
+
+void timing_after(const struct timing_ticket *ticket, CUstream stream, int launched)
+{
+    struct usage_slot *own = atomic_load_explicit(&usage_own, memory_order_relaxed);
+    (void)stream;
+    if (!launched) {
+        if (ticket->burst >= 0 && bursts[ticket->burst].first_of_entry) {
+            bursts[ticket->burst].entries[0] = ticket->entry;
+            abandon(&bursts[ticket->burst]);
+        }
+        return;
+    }
+    if (own)
+        atomic_fetch_add_explicit(&own->launches, 1, memory_order_relaxed);
+    int first = ticket->burst >= 0 && bursts[ticket->burst].first_of_entry;
+    if (ticket->burst >= 0)
+        launched_in_burst(ticket);
+    if (first)
+        return; /* charged when its timing is known */
+    uint64_t predicted_ns = ticket->predicted_ns ? ticket->predicted_ns : ASSUMED_NS;
+    pace_charge(predicted_ns * atomic_load_explicit(&scale, memory_order_relaxed) / SCALE_ONE, ticket->now_ns);
+}
+
+void timing_context_gone(uint64_t context)
+{
+    local_lock_take(&settling);
+    for (int i = 0; i < BURSTS_MAX; i++) {
+        if (bursts[i].context != context)
+            continue;
+        bursts[i].begin = bursts[i].end = NULL;
+        bursts[i].context = 0;
+        if (atomic_load(&bursts[i].state) == BURST_PENDING)
+            abandon(&bursts[i]);
+    }
+    if (line.context == context)
+        memset(&line, 0, sizeof line);
+    local_lock_drop(&settling);
+}
+
+void timing_forget(void)
+{
+    local_lock_forget(&settling);
+    memset(bursts, 0, sizeof bursts);
+    memset(&line, 0, sizeof line);
+    for (uint32_t i = 0; i < ENTRIES; i++)
+        atomic_store_explicit(&entries[i].pending, 0, memory_order_relaxed);
+    atomic_store(&scale, SCALE_ONE);
+    atomic_store(&crowded, 0);
+}
