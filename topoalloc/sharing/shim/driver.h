@@ -29,21 +29,26 @@ enum nvml_hook_index {
     NVML_HOOKS
 };
 
+#pragma GCC visibility push(default) /* what programs are to find first */
 #define HOOK(name, parameters, base, version, per_thread) \
     typedef CUresult(*name##_function) parameters;         \
     CUresult name parameters;
 #include "hooks.def"
 #undef HOOK
 
+#pragma GCC visibility pop
+
 #define CALL(name, parameters) typedef CUresult(*name##_function) parameters;
 #include "calls.def"
 #undef CALL
 
+#pragma GCC visibility push(default)
 #define HOOK(name, parameters)                    \
     typedef nvmlReturn_t(*name##_function) parameters; \
     nvmlReturn_t name parameters;
 #include "nvml_hooks.def"
 #undef HOOK
+#pragma GCC visibility pop
 
 extern function_pointer driver_hooked[HOOKS]; /* the driver's own; NULL: this driver has none */
 extern function_pointer driver_called[CALLS];

@@ -1,6 +1,7 @@
 #include "measure.h"
 
 #include "driver.h"
+#include "file_facts.h"
 #include "local_lock.h"
 #include "process.h"
 #include "usage.h"
@@ -83,7 +84,7 @@ static uint64_t ask_agent(void)
 static int in_first_pid_namespace(void)
 {
     struct stat seen;
-    return stat("/proc/self/ns/pid", &seen) == 0 && seen.st_ino == FIRST_PID_NAMESPACE;
+    return facts_of_path("/proc/self/ns/pid", &seen) == 0 && seen.st_ino == FIRST_PID_NAMESPACE;
 }
 
 static void find_nvml(void)

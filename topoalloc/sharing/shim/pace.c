@@ -1,5 +1,6 @@
 #include "pace.h"
 
+#include "file_facts.h"
 #include "process.h"
 #include "usage.h"
 
@@ -49,7 +50,7 @@ void pace_open(void)
     int kept = errno;
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (descriptor >= 0) {
-        if (fstat(descriptor, &seen) == 0 && seen.st_size >= (off_t)sizeof(struct pace_file)) {
+        if (facts_of_descriptor(descriptor, &seen) == 0 && seen.st_size >= (off_t)sizeof(struct pace_file)) {
             void *place = mmap(NULL, sizeof(struct pace_file), PROT_READ, MAP_SHARED, descriptor, 0);
             if (place != MAP_FAILED)
                 atomic_store(&pace, (struct pace_file *)place);

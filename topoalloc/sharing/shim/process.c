@@ -2,6 +2,7 @@
 
 #include "capture.h"
 #include "driver.h"
+#include "file_facts.h"
 #include "local_lock.h"
 #include "measure.h"
 #include "memory.h"
@@ -84,7 +85,7 @@ static void choose_directory(void)
     struct stat seen;
     const char *other = getenv(SHARE_DIRECTORY_VARIABLE);
     const char *chosen = SHARE_DIRECTORY;
-    if (stat(SHARE_DIRECTORY "/share", &seen) != 0 && other && strlen(other) < sizeof directory)
+    if (facts_of_path(SHARE_DIRECTORY "/share", &seen) != 0 && other && strlen(other) < sizeof directory)
         chosen = other;
     memcpy(directory, chosen, strlen(chosen) + 1);
 }
@@ -99,7 +100,7 @@ static int read_share(struct share *share)
     if (descriptor < 0)
         return 0;
     ssize_t got = read(descriptor, text, sizeof text);
-    if (fstat(descriptor, &seen) == 0)
+    if (facts_of_descriptor(descriptor, &seen) == 0)
         share_changed = seen.st_mtim;
     close(descriptor);
     return got > 0 && share_parse(text, (size_t)got, share);
@@ -174,7 +175,7 @@ static void look_at_share(void)
     char path[256];
     struct stat seen;
     struct share share;
-    if (!process_share_path("share", path, sizeof path) || stat(path, &seen) != 0)
+    if (!process_share_path("share", path, sizeof path) || facts_of_path(path, &seen) != 0)
         return;
     if (seen.st_mtim.tv_sec == share_changed.tv_sec && seen.st_mtim.tv_nsec == share_changed.tv_nsec)
         return;

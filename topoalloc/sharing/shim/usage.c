@@ -1,5 +1,6 @@
 #include "usage.h"
 
+#include "file_facts.h"
 #include "local_lock.h"
 #include "process.h"
 
@@ -32,7 +33,7 @@ static unsigned int own_index;
 static int is_own_file(int descriptor)
 {
     struct stat seen;
-    return descriptor >= 0 && fstat(descriptor, &seen) == 0 && seen.st_dev == file_device && seen.st_ino == file_inode;
+    return descriptor >= 0 && facts_of_descriptor(descriptor, &seen) == 0 && seen.st_dev == file_device && seen.st_ino == file_inode;
 }
 
 static int slot_lock(int descriptor, unsigned int index, int operation, short type)
@@ -168,7 +169,7 @@ static int join_file(void)
     if (descriptor < 0)
         return 0;
     void *place = MAP_FAILED;
-    if (fstat(descriptor, &seen) == 0 && S_ISREG(seen.st_mode) && seen.st_size >= (off_t)USAGE_FILE_BYTES)
+    if (facts_of_descriptor(descriptor, &seen) == 0 && S_ISREG(seen.st_mode) && seen.st_size >= (off_t)USAGE_FILE_BYTES)
         place = mmap(NULL, USAGE_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     struct usage_file *usage = place;
     if (place == MAP_FAILED || usage->header.magic != USAGE_MAGIC || usage->header.version != USAGE_VERSION) {
