@@ -28,6 +28,7 @@
 #define WINDOW_NS UINT64_C(20000000) /* GPU time over which overlap is averaged */
 #define SCALE_ONE 1024u
 #define SCALE_MAX 1054u /* 3 %: beyond it is a neighbour's time, not ours */
+#define SCALE_MIN_ALONE 994u /* one stream overlaps with nothing: what it misses was mispredicted */
 
 enum burst_state { BURST_FREE, BURST_OPEN, BURST_PENDING };
 
@@ -42,6 +43,7 @@ struct burst {
     unsigned int launches;
     int first_of_entry; /* one launch of something unknown */
     uint32_t entries[BURST_LAUNCHES_MAX];
+    uint64_t predictions_ns[BURST_LAUNCHES_MAX];
 };
 
 static struct estimate entries[ENTRIES];
@@ -146,11 +148,21 @@ static void count_overlap(double began_ns, uint64_t took_ns, const struct burst 
     uint64_t ratio = line.predicted_ns ? line.busy_ns * SCALE_ONE / line.predicted_ns : SCALE_ONE;
     if (ratio > SCALE_MAX)
         ratio = SCALE_MAX;
+    if (ratio < SCALE_MIN_ALONE && line.streams_differ == 0)
+        ratio = SCALE_MIN_ALONE;
     uint32_t before = atomic_load_explicit(&scale, memory_order_relaxed);
     atomic_store_explicit(&scale, (uint32_t)((before + ratio + 1) / 2), memory_order_relaxed);
     atomic_store_explicit(&crowded, line.streams_differ > 1, memory_order_relaxed);
     line.busy_ns = line.predicted_ns = 0;
     line.streams_differ = 0;
+}
+
+static int is_first_of_its_kind(const struct burst *burst, unsigned int position)
+{
+    for (unsigned int i = 0; i < position; i++)
+        if (burst->entries[i] == burst->entries[position])
+            return 0;
+    return 1;
 }
 
 static void learn(const struct burst *burst, uint64_t took_ns)
@@ -163,10 +175,12 @@ static void learn(const struct burst *burst, uint64_t took_ns)
         atomic_store(&entry->pending, 0);
         return;
     }
+    /* The burst's time is divided as it was predicted: right in sum, and exact where all launches are of one kind. */
     for (unsigned int i = 0; i < burst->launches && burst->predicted_ns; i++) {
-        struct estimate *entry = &entries[burst->entries[i]];
-        uint64_t believed = atomic_load_explicit(&entry->ns_believed, memory_order_relaxed);
-        estimate_add(entry, believed * took_ns / burst->predicted_ns);
+        if (!is_first_of_its_kind(burst, i))
+            continue;
+        double share = (double)burst->predictions_ns[i] / (double)burst->predicted_ns;
+        estimate_add(&entries[burst->entries[i]], (uint64_t)((double)took_ns * share));
     }
 }
 
@@ -377,6 +391,7 @@ static void close_own(int burst)
 static void launched_in_burst(const struct timing_ticket *ticket)
 {
     struct burst *burst = &bursts[ticket->burst];
+    burst->predictions_ns[burst->launches] = ticket->predicted_ns;
     burst->entries[burst->launches++] = ticket->entry;
     burst->predicted_ns += ticket->predicted_ns;
     burst->last_at_ns = ticket->now_ns;
