@@ -1,11 +1,20 @@
 /* What the driver takes by itself: contexts, modules, and the stacks and heaps of kernels. */
 #include "driver.h"
+#include "local_lock.h"
 #include "measure.h"
 #include "memory.h"
 #include "process.h"
 #include "timing.h"
 
 /* ---- contexts ---- */
+
+/* Whoever finds the primary context inactive makes it, and others wait as they would in the driver. */
+static struct local_lock making_primary;
+
+void contexts_forget(void)
+{
+    local_lock_forget(&making_primary);
+}
 
 static CUresult made(CUresult result)
 {
@@ -49,9 +58,16 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     process_ensure();
     if (primary_is_active(device))
         return REAL(cuDevicePrimaryCtxRetain)(context, device);
-    if (!measure_context_made())
-        return memory_refused();
-    return made(REAL(cuDevicePrimaryCtxRetain)(context, device));
+    local_lock_take(&making_primary);
+    CUresult result;
+    if (primary_is_active(device))
+        result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+    else if (measure_context_made())
+        result = made(REAL(cuDevicePrimaryCtxRetain)(context, device));
+    else
+        result = memory_refused();
+    local_lock_drop(&making_primary);
+    return result;
 }
 
 /* Allocations of a context end with it, without a free. */
@@ -149,11 +165,32 @@ CUresult cuCtxSetLimit(int limit, size_t value)
     return result;
 }
 
-/* ---- modules: measured right after, and unloaded where they do not fit ---- */
+/* ---- modules: looked at right after, and unloaded where they do not fit ---- */
 
-static CUresult loaded(CUresult result, CUmodule *module)
+#define LARGE_MODULE_BYTES (8 * MIB) /* smaller ones are charged when the process is measured next */
+
+/* What the whole card has free: cheap, and enough to see whether a module may be large. 0: cannot be told. */
+static uint64_t free_on_card(void)
 {
-    if (result != CUDA_SUCCESS || !process_limits_memory() || !memory_overdrawn())
+    size_t free = 0, total = 0;
+    if (!process_limits_memory() || !driver_hooked[HOOK_cuMemGetInfo_v2] ||
+        REAL(cuMemGetInfo_v2)(&free, &total) != CUDA_SUCCESS)
+        return 0;
+    return free;
+}
+
+static int too_large(uint64_t free_before)
+{
+    uint64_t limit = atomic_load(&process_limits.memory_bytes), total = usage_total();
+    int nearly_full = total > limit || limit - total < LARGE_MODULE_BYTES;
+    if (!process_limits_memory() || (!nearly_full && free_on_card() + LARGE_MODULE_BYTES > free_before))
+        return 0;
+    return memory_overdrawn();
+}
+
+static CUresult loaded(CUresult result, CUmodule *module, uint64_t free_before)
+{
+    if (result != CUDA_SUCCESS || !too_large(free_before))
         return result;
     if (DRIVER_HAS(cuModuleUnload))
         DRIVER(cuModuleUnload)(*module);
@@ -161,33 +198,24 @@ static CUresult loaded(CUresult result, CUmodule *module)
     return memory_refused();
 }
 
-CUresult cuModuleLoad(CUmodule *module, const char *file)
-{
-    NEED(cuModuleLoad);
-    return loaded(REAL(cuModuleLoad)(module, file), module);
-}
+#define LOAD_MODULE(name, parameters, ...)                           \
+    CUresult name parameters                                         \
+    {                                                                \
+        NEED(name);                                                  \
+        uint64_t free_before = free_on_card();                       \
+        return loaded(REAL(name)(__VA_ARGS__), module, free_before); \
+    }
 
-CUresult cuModuleLoadData(CUmodule *module, const void *image)
-{
-    NEED(cuModuleLoadData);
-    return loaded(REAL(cuModuleLoadData)(module, image), module);
-}
+LOAD_MODULE(cuModuleLoad, (CUmodule * module, const char *file), module, file)
+LOAD_MODULE(cuModuleLoadData, (CUmodule * module, const void *image), module, image)
+LOAD_MODULE(cuModuleLoadDataEx,
+            (CUmodule * module, const void *image, unsigned int count, int *options, void **values), module, image,
+            count, options, values)
+LOAD_MODULE(cuModuleLoadFatBinary, (CUmodule * module, const void *image), module, image)
 
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int count, int *options, void **values)
+static CUresult library_loaded(CUresult result, CUlibrary *library, uint64_t free_before)
 {
-    NEED(cuModuleLoadDataEx);
-    return loaded(REAL(cuModuleLoadDataEx)(module, image, count, options, values), module);
-}
-
-CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
-{
-    NEED(cuModuleLoadFatBinary);
-    return loaded(REAL(cuModuleLoadFatBinary)(module, image), module);
-}
-
-static CUresult library_loaded(CUresult result, CUlibrary *library)
-{
-    if (result != CUDA_SUCCESS || !process_limits_memory() || !memory_overdrawn())
+    if (result != CUDA_SUCCESS || !too_large(free_before))
         return result;
     if (DRIVER_HAS(cuLibraryUnload))
         DRIVER(cuLibraryUnload)(*library);
@@ -195,18 +223,19 @@ static CUresult library_loaded(CUresult result, CUlibrary *library)
     return memory_refused();
 }
 
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, int *jit, void **jit_values, unsigned int jit_count,
-                           int *options, void **values, unsigned int count)
-{
-    NEED(cuLibraryLoadData);
-    return library_loaded(REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values, count),
-                          library);
-}
+#define LOAD_LIBRARY(name, parameters, ...)                                   \
+    CUresult name parameters                                                  \
+    {                                                                         \
+        NEED(name);                                                           \
+        uint64_t free_before = free_on_card();                                \
+        return library_loaded(REAL(name)(__VA_ARGS__), library, free_before); \
+    }
 
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *file, int *jit, void **jit_values,
-                               unsigned int jit_count, int *options, void **values, unsigned int count)
-{
-    NEED(cuLibraryLoadFromFile);
-    return library_loaded(
-        REAL(cuLibraryLoadFromFile)(library, file, jit, jit_values, jit_count, options, values, count), library);
-}
+LOAD_LIBRARY(cuLibraryLoadData,
+             (CUlibrary * library, const void *code, int *jit, void **jit_values, unsigned int jit_count, int *options,
+              void **values, unsigned int count),
+             library, code, jit, jit_values, jit_count, options, values, count)
+LOAD_LIBRARY(cuLibraryLoadFromFile,
+             (CUlibrary * library, const char *file, int *jit, void **jit_values, unsigned int jit_count, int *options,
+              void **values, unsigned int count),
+             library, file, jit, jit_values, jit_count, options, values, count)

@@ -27,5 +27,6 @@ int graphs_refresh(void);
 void pools_forget(void);
 void mappings_forget(void);
 void graphs_forget(void);
+void contexts_forget(void);
 
 #endif

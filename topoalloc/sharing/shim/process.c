@@ -133,6 +133,7 @@ static void forget_in_child(void)
     mappings_forget();
     graphs_forget();
     capture_forget();
+    contexts_forget();
     measure_forget();
     timing_forget();
     atomic_store(&watching, 0);

@@ -450,7 +450,8 @@ void timing_forget(void)
     memset(bursts, 0, sizeof bursts);
     memset(&line, 0, sizeof line);
     for (uint32_t i = 0; i < ENTRIES; i++)
-        atomic_store_explicit(&entries[i].pending, 0, memory_order_relaxed);
+        if (atomic_load_explicit(&entries[i].pending, memory_order_relaxed)) /* writing would copy every page */
+            atomic_store_explicit(&entries[i].pending, 0, memory_order_relaxed);
     atomic_store(&scale, SCALE_ONE);
     atomic_store(&crowded, 0);
 }
