@@ -6,7 +6,7 @@ PROTOS := $(wildcard proto/topoalloc/pb/*.proto)
 DEMO_MACHINE := tests/machines/dgx-a100-epyc-nps4-10nic.topo-m.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help dev check test test-slow bench demo proto check-proto e2e e2e-slow e2e-components cluster
+.PHONY: help dev check test test-slow bench demo proto check-proto e2e e2e-slow e2e-components cluster shim-gpu
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -61,6 +61,10 @@ cluster: $(BIN)/.dev e2e-components ## a real Kubernetes with topoalloc on it to
 
 bench: $(BIN)/.dev ## speed and memory, printed and never judged
 	$(BIN)/pytest tests/bench --benchmark-only --benchmark-columns=min,median,max,rounds -p no:randomly $(PYTEST_ARGS)
+
+# SECTIONS="memory compute" runs only these; OUT names the folder of the results. Plain python3, no virtual environment.
+shim-gpu: shim ## prove the sharing library on a real GPU (idle; under ten minutes)
+	@python3 tests/gpu/shim_gpu.py $(SECTIONS)
 
 proto: $(BIN)/.dev ## generate topoalloc/pb from proto/
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --mypy_out=quiet:. \

@@ -1,0 +1,112 @@
+"""`torch_speed.py WORKLOAD...`: runs each for five seconds and prints `work <name> <units per second>...`, one figure
+per second after a second and a half of warming up. Completions are counted, by events, never launches."""
+
+import collections
+import sys
+import time
+
+import torch
+
+AHEAD = 4
+WARM_UP_S = 1.5
+WINDOWS = 3
+BATCH_S = 0.02
+
+
+def matmul():
+    a, b = (torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    out = torch.empty_like(a)
+    return lambda: torch.matmul(a, b, out=out), 1
+
+
+def mlp():
+    layers = [torch.nn.Linear(2048, 4096), torch.nn.GELU(), torch.nn.Linear(4096, 2048)]
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(2048, 2048)).cuda().bfloat16()
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    x, y = (torch.randn(8192, 2048, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+
+    def step():
+        optimiser.zero_grad(set_to_none=True)
+        torch.nn.functional.mse_loss(model(x), y).backward()
+        optimiser.step()
+
+    return step, 1
+
+
+def small():
+    x = torch.ones(8 << 20, device="cuda")
+
+    def step():
+        for _ in range(50):
+            x.mul_(1.0001)
+
+    return step, 50
+
+
+def tiny():
+    x = torch.ones(1024, device="cuda")
+
+    def step():
+        for _ in range(200):
+            x.mul_(1.0001)
+
+    return step, 200
+
+
+def graph():
+    a, b = (torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    out = torch.empty_like(a)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        torch.matmul(a, b, out=out)
+    side.synchronize()
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        for _ in range(10):
+            torch.matmul(a, b, out=out)
+    return captured.replay, 1
+
+
+def completions(step, repeats):
+    """(time, units) of every batch as it is seen to be done, for as long as is asked."""
+    waiting = collections.deque()
+    until = time.monotonic() + WARM_UP_S + WINDOWS + 0.3
+    while time.monotonic() < until:
+        for _ in range(repeats):
+            step()
+        event = torch.cuda.Event()
+        event.record()
+        waiting.append(event)
+        if len(waiting) >= AHEAD:
+            waiting.popleft().synchronize()
+            yield time.monotonic()
+    for event in waiting:
+        event.synchronize()
+
+
+def run(name):
+    step, units = {"matmul": matmul, "mlp": mlp, "small": small, "tiny": tiny, "graph": graph}[name]()
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    began = time.monotonic()
+    step()
+    torch.cuda.synchronize()
+    repeats = max(1, min(1000, round(BATCH_S / (time.monotonic() - began))))
+    began = time.monotonic()
+    windows, before = [0.0] * WINDOWS, began
+    for at in completions(step, repeats):
+        for index in range(WINDOWS):  # the batch is spread over the time since the one before
+            low = began + WARM_UP_S + index
+            overlap = min(at, low + 1) - max(before, low)
+            if overlap > 0:
+                windows[index] += repeats * units * overlap / (at - before)
+        before = at
+    print("work", name, *(f"{window:.3f}" for window in windows), flush=True)
+    torch.cuda.empty_cache()
+
+
+torch.ones(1, device="cuda").sum().item()
+print("ready", flush=True)
+for wanted in sys.argv[1:]:
+    run(wanted)

@@ -1,0 +1,106 @@
+"""A container's share directory as the agent makes it, written by hand: the library is tried without the agent."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+USAGE_MAGIC = 0x3145474153554154
+USAGE_VERSION = 1
+USAGE_SLOTS = 1000
+USAGE_FILE_BYTES = 131072
+CONTEXT_BYTES = 600 << 20
+NO_CORE_LIMIT = 10000
+_REQUEST_BYTES_MAX = 128
+_DEADLINE_S = 2.0
+
+
+def write_share(
+    folder: Path,
+    *,
+    gpu: str = "-",
+    cores: int = NO_CORE_LIMIT,
+    cores_max: int | None = None,
+    memory: int | None = None,
+    context: int = CONTEXT_BYTES,
+    generation: int = 1,
+) -> None:
+    """The `share` file, replaced atomically. `cores` in hundredths of a percent, `memory` None: not limited."""
+    lines = (
+        "topoalloc-share 1",
+        f"generation {generation}",
+        f"gpu {gpu}",
+        f"cores {cores}",
+        f"cores-max {cores if cores_max is None else cores_max}",
+        f"memory {'none' if memory is None else memory}",
+        f"context {context}",
+        "without-usage refuse",
+        "end",
+    )
+    part = folder / "share.part"
+    part.write_text("\n".join(lines) + "\n")
+    part.chmod(0o444)
+    part.rename(folder / "share")
+
+
+def make_folder(folder: Path, *, gpu: str, cores: int, memory: int | None) -> Path:
+    """A fresh directory with `share` and `usage`."""
+    folder.mkdir(parents=True)
+    header = struct.pack("<QII", USAGE_MAGIC, USAGE_VERSION, USAGE_SLOTS)
+    usage = folder / "usage"
+    usage.write_bytes(header.ljust(USAGE_FILE_BYTES, b"\0"))
+    usage.chmod(0o666)
+    write_share(folder, gpu=gpu, cores=cores, memory=memory)
+    return folder
+
+
+@contextmanager
+def measuring(folder: Path, bytes_of: Callable[[int], int | None]) -> Iterator[None]:
+    """Answers `measure` on the directory's agent.sock while it lasts; `bytes_of` tells what a process holds."""
+    path = folder / "agent.sock"
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    server.bind(str(path))
+    path.chmod(0o666)
+    server.listen(128)
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = server.accept()
+            except OSError:
+                return
+            threading.Thread(target=_answer, args=(connection, bytes_of), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown(socket.SHUT_RDWR)
+        server.close()
+        path.unlink(missing_ok=True)
+
+
+def _answer(connection: socket.socket, bytes_of: Callable[[int], int | None]) -> None:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    pid = struct.unpack("3i", credentials)[0]
+    connection.settimeout(_DEADLINE_S)
+    try:
+        with connection, connection.makefile("rb") as requests:
+            while requests.readline(_REQUEST_BYTES_MAX) == b"measure\n":
+                held = bytes_of(pid)
+                connection.sendall(b"unknown\n" if held is None else b"bytes %d\n" % held)
+    except OSError:
+        return  # the process ended, or said nothing for the deadline
+
+
+def temporary_root() -> Path:
+    """A tmpfs where there is one: the usage file is mapped by every process."""
+    for name in ("/dev/shm", "/run"):
+        if os.access(name, os.W_OK):
+            return Path(name)
+    return Path("/tmp")
