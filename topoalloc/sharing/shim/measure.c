@@ -21,10 +21,13 @@
 #define PROCESSES_MAX 512u
 #define FIRST_PID_NAMESPACE UINT64_C(0xEFFFFFFC) /* include/linux/proc_ns.h: PROC_PID_INIT_INO */
 #define UNKNOWN_BYTES UINT64_MAX
+#define SETTLING_NS UINT64_C(2000000000) /* a new context grows for a while, and the driver's figure comes after it */
+#define MARGIN_BYTES (UINT64_C(16) << 20) /* what the driver takes between two measurements: buffers, small modules */
 
 static struct local_lock measuring;
 static _Atomic int busy;
 static _Atomic int contexts;
+static _Atomic uint64_t context_made_at_ns;
 static int agent = -1;
 
 static struct {
@@ -141,6 +144,14 @@ static uint64_t explicit_device_bytes(void)
     return all > managed ? all - managed : 0;
 }
 
+static uint64_t implicit_bytes(uint64_t measured, uint64_t explicit)
+{
+    uint64_t bytes = (measured > explicit ? measured - explicit : 0) + MARGIN_BYTES;
+    uint64_t guess = atomic_load(&process_limits.context_bytes);
+    int settling = process_now_ns() - atomic_load(&context_made_at_ns) < SETTLING_NS;
+    return settling && bytes < guess ? guess : bytes;
+}
+
 static int measure_quietly(void)
 {
     for (int i = 0; i < QUIET_TRIES; i++) {
@@ -152,7 +163,7 @@ static int measure_quietly(void)
             return 0;
         if (before != explicit_device_bytes())
             continue;
-        usage_set_implicit(bytes > before ? bytes - before : 0, 1);
+        usage_set_implicit(implicit_bytes(bytes, before), 1);
         return 1;
     }
     return 0;
@@ -175,6 +186,7 @@ int measure_now(void)
 int measure_context_made(void)
 {
     uint64_t limit = atomic_load(&process_limits.memory_bytes), guess = atomic_load(&process_limits.context_bytes);
+    atomic_store(&context_made_at_ns, process_now_ns());
     if (atomic_fetch_add(&contexts, 1) > 0 || !process_limits_memory())
         return 1; /* what further contexts take is measured, or small beside the first */
     if (!usage_reserve(guess, limit, USAGE_IMPLICIT)) {

@@ -195,6 +195,7 @@ static void *watch(void *nothing)
             break;
         look_at_share();
         usage_check();
+        usage_reap();
         pace_open();
         measure_now();
     }

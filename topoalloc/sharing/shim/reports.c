@@ -57,6 +57,13 @@ CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device)
     return result;
 }
 
+/* Programs that only look, like nvidia-smi, have no watcher of their own to bury the dead. */
+static uint64_t left_now(uint64_t limit)
+{
+    usage_reap();
+    return left(limit);
+}
+
 static int nvml_has(int hook)
 {
     return (atomic_load(&nvml_found) > 0 || nvml_find()) && nvml_hooked[hook];
@@ -70,7 +77,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)
         ((nvmlDeviceGetMemoryInfo_function)nvml_hooked[NVML_HOOK_nvmlDeviceGetMemoryInfo])(device, memory);
     if (result == 0 && process_limits_memory() && limit_now() < memory->total) {
         memory->total = limit_now();
-        memory->free = left(memory->total);
+        memory->free = left_now(memory->total);
         memory->used = memory->total - memory->free;
     }
     return result;
@@ -85,7 +92,7 @@ nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, nvmlMemory_v2_t *me
     if (result == 0 && process_limits_memory() && limit_now() < memory->total) {
         memory->total = limit_now();
         memory->reserved = 0; /* the card's own, no part of a share */
-        memory->free = left(memory->total);
+        memory->free = left_now(memory->total);
         memory->used = memory->total - memory->free;
     }
     return result;

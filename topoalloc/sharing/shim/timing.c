@@ -20,8 +20,9 @@
 #define HOST_PAUSE_NS UINT64_C(200000) /* between two launches of a burst: the GPU was idle, and that is not the kernel's */
 #define BURST_LOST_NS UINT64_C(2000000000) /* its thread is gone */
 #define OPEN_MAX 8                         /* streams of one thread that are timed at once */
-#define SAMPLE_EVERY 4u                    /* of bursts whose kernels are well known */
-#define BRACKET_NS UINT64_C(3000)          /* what two events read around nothing: subtracted from a single launch */
+#define SAMPLE_EVERY 8u                    /* of bursts whose kernels are well known */
+#define BRACKET_FIRST_NS UINT64_C(3000)    /* what two events read around one launch beyond its own time */
+#define BRACKET_NS UINT64_C(1500)          /* and around a burst: recording them took the host that long */
 #define FIRST_WAIT_NS UINT64_C(10000000000)
 #define ASSUMED_NS UINT64_C(100000) /* where nothing can be timed: during captures */
 #define REBASE_NS UINT64_C(2000000000)
@@ -165,16 +166,21 @@ static int is_first_of_its_kind(const struct burst *burst, unsigned int position
     return 1;
 }
 
+static uint64_t without_bracket(uint64_t took_ns, uint64_t bracket_ns)
+{
+    return took_ns > 2 * bracket_ns ? took_ns - bracket_ns : took_ns / 2;
+}
+
+static void learn_first(const struct burst *burst, uint64_t took_ns)
+{
+    struct estimate *entry = &entries[burst->entries[0]];
+    estimate_add(entry, took_ns);
+    pace_charge(took_ns, process_now_ns());
+    atomic_store(&entry->pending, 0);
+}
+
 static void learn(const struct burst *burst, uint64_t took_ns)
 {
-    if (burst->first_of_entry) {
-        struct estimate *entry = &entries[burst->entries[0]];
-        uint64_t alone_ns = took_ns > 2 * BRACKET_NS ? took_ns - BRACKET_NS : took_ns / 2;
-        estimate_add(entry, alone_ns);
-        pace_charge(alone_ns, process_now_ns());
-        atomic_store(&entry->pending, 0);
-        return;
-    }
     /* The burst's time is divided as it was predicted: right in sum, and exact where all launches are of one kind. */
     for (unsigned int i = 0; i < burst->launches && burst->predicted_ns; i++) {
         if (!is_first_of_its_kind(burst, i))
@@ -200,9 +206,13 @@ static int settle(struct burst *burst)
         return 0;
     if (done == CUDA_SUCCESS && DRIVER(cuEventElapsedTime)(&took, burst->begin, burst->end) == CUDA_SUCCESS) {
         uint64_t took_ns = nanoseconds(took);
-        learn(burst, took_ns);
-        if (!burst->first_of_entry)
-            count_overlap(begin_on_line(burst), took_ns, burst);
+        if (burst->first_of_entry) {
+            learn_first(burst, without_bracket(took_ns, BRACKET_FIRST_NS));
+        } else {
+            uint64_t alone_ns = without_bracket(took_ns, BRACKET_NS);
+            learn(burst, alone_ns);
+            count_overlap(begin_on_line(burst), alone_ns, burst);
+        }
     }
     abandon(burst);
     return 1;
