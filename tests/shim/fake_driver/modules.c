@@ -358,7 +358,9 @@ EXPORT CUresult cuKernelGetLibrary(CUlibrary *library, CUkernel kernel)
 
 uint64_t function_duration(CUfunction function, const unsigned grid[3], void **parameters)
 {
-    uint64_t percent = environment_number("FAKE_GPU_SCALE_PERCENT", 100);
+    static uint64_t percent; /* the driver's lock is held */
+    if (!percent)
+        percent = environment_number("FAKE_GPU_SCALE_PERCENT", 100);
     uint64_t duration_ns = function->duration_ns;
     if (function->timing == PER_BLOCK)
         duration_ns *= (uint64_t)grid[0] * grid[1] * grid[2];

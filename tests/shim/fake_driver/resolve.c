@@ -45,7 +45,8 @@ EXPORT CUresult cuGetErrorString(CUresult error, const char **text)
     return cuGetErrorName(error, text);
 }
 
-/* The tables behind this call are the driver's own affair and nowhere published, so there are none. */
+/* The tables behind this call are the driver's own affair and nowhere published, so there are none. Without them the
+ * CUDA runtime resolves all its entry points here and then refuses to run. */
 EXPORT CUresult cuGetExportTable(const void **table, const CUuuid *id)
 {
     (void)id;
