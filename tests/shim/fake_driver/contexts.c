@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define CONTEXT_MAGIC UINT64_C(0xc0de0001)
-#define STACK_MAX 16
+#define STACK_MAX 64
 #define DEFAULT_STACK_BYTES 1024
 #define DEFAULT_HEAP_BYTES ((uint64_t)8 << 20)
 
@@ -175,6 +175,8 @@ CUcontext context_of_device(void)
 
 static void push(CUcontext context)
 {
+    while (depth && !context_known(stack[depth - 1])) /* destroyed while it lay below another */
+        depth--;
     if (depth == STACK_MAX)
         abort();
     stack[depth] = context;

@@ -1,15 +1,17 @@
-/* foreign WAY ipc|external: what another process owns is not charged, and goes through. */
+/* foreign WAY ipc|external BYTES: memory that another process or another API made. */
 #include "reach.h"
 
 #include <sys/wait.h>
 
-static void external(void)
+static void external(uint64_t bytes)
 {
     CUexternalMemory memory = NULL;
-    CUexternalMemoryDesc of = {.type = 1, .handle.fd = 0, .bytes = (uint64_t)32 << 30};
+    CUexternalMemoryDesc of = {.type = 1, .handle.fd = 0, .bytes = bytes};
     CUexternalBufferDesc buffer = {.bytes = (uint64_t)1 << 30};
     CUdeviceptr address = 0;
-    MUST(cu.ImportExternal(&memory, &of));
+    say("imported", cu.ImportExternal(&memory, &of));
+    if (!memory)
+        return;
     MUST(cu.MapExternal(&address, memory, &buffer));
     MUST(cu.Free(address));
     MUST(cu.DestroyExternal(memory));
@@ -54,6 +56,6 @@ int run(int argc, char **argv)
         return 0;
     }
     start();
-    external();
+    external(number(argc > 1 ? argv[1] : "1G"));
     return 0;
 }
