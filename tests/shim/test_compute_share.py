@@ -15,28 +15,35 @@ def launched(container: Container, percent: int, kind: str, kernel: str, seconds
     return container.run("launches", "linked", kind, kernel, str(seconds), *more)
 
 
+def near(facts: dict[str, int], permille: int, *, points: int = POINTS) -> bool:
+    """Never above the share; below it only by what a busy machine kept the program from launching."""
+    fewest = permille * (1000 - facts["starved_permille"]) // 1000
+    return fewest - points <= facts["permille"] <= permille + points
+
+
 @pytest.mark.parametrize("percent", [10, 30, 50, 70])
 def test_a_kernel_of_a_millisecond_gets_its_share(container: Container, percent: int) -> None:
     facts = launched(container, percent, "plain", "1000000", 0.8)
-    assert abs(facts["permille"] - percent * 10) <= POINTS
+    assert near(facts, percent * 10), facts
 
 
 @pytest.mark.parametrize(("kernel", "seconds"), [KERNELS[0], KERNELS[2]])
 def test_short_and_long_kernels_get_it_too(container: Container, kernel: str, seconds: float) -> None:
     facts = launched(container, 30, "plain", kernel, seconds)
-    assert abs(facts["permille"] - 300) <= POINTS + (20 if kernel == "50000000" else 0)  # one kernel is 20 of 2.5 s
+    one_kernel = int(kernel) / 1e6 / seconds
+    assert near(facts, 300, points=POINTS + int(one_kernel)), facts
 
 
 @pytest.mark.parametrize("kind", ["ex", "cooperative", "multi", "graph", "default"])
 def test_every_kind_of_launch_is_limited_alike(container: Container, kind: str) -> None:
     facts = launched(container, 30, kind, "500000", 0.8)
-    assert abs(facts["permille"] - 300) <= POINTS
+    assert near(facts, 300), facts
 
 
 def test_launches_in_a_threads_own_stream_are_limited(container: Container) -> None:
     container.grant(Share(cores=3000))
     facts = container.run("launches", "procaddress-threads", "default", "1000000", "0.8")
-    assert abs(facts["permille"] - 300) <= POINTS
+    assert near(facts, 300), facts
 
 
 def test_streams_that_overlap_are_charged_the_time_they_share(container: Container) -> None:
@@ -47,17 +54,18 @@ def test_streams_that_overlap_are_charged_the_time_they_share(container: Contain
 def test_two_processes_of_a_container_share_one_limit(container: Container) -> None:
     container.grant(Share(cores=3000))
     both = [container.start("launches", "linked", "plain", "1000000", "0.8") for _ in range(2)]
-    together = sum(finished(process)["permille"] for process in both)
-    assert abs(together - 300) <= 2 * POINTS
+    ends = [finished(process) for process in both]
+    together = {key: sum(facts[key] for facts in ends) for key in ends[0]}
+    assert near(together, 300, points=2 * POINTS), ends
 
 
 def test_no_limit_holds_nothing_back(container: Container) -> None:
-    assert launched(container, 100, "plain", "1000000", 0.4)["permille"] >= 960
+    assert near(launched(container, 100, "plain", "1000000", 0.4), 1000, points=40)
 
 
 def test_no_launch_waits_longer_than_its_time_and_its_share_ask_for(container: Container) -> None:
     facts = launched(container, 10, "plain", "1000000", 0.8)
-    assert facts["longest_us"] <= 1000 * 10 + 10_000 + 5000  # the machine's own part
+    assert facts["longest_us"] <= 1000 * 10 + 10_000 + facts["starved_us"] + 2000, facts
 
 
 @pytest.mark.slow
@@ -66,4 +74,4 @@ def test_no_launch_waits_longer_than_its_time_and_its_share_ask_for(container: C
 @pytest.mark.parametrize("kind", ["plain", "graph"])
 def test_the_share_holds_over_ten_seconds(container: Container, percent: int, kernel: str, kind: str) -> None:
     facts = launched(container, percent, kind, kernel, 10)
-    assert abs(facts["permille"] - percent * 10) <= POINTS
+    assert near(facts, percent * 10), facts

@@ -4,32 +4,22 @@
 #define _GNU_SOURCE
 #include "driver.h"
 
-static CUresult checked(const char *base, void **function, int version, uint64_t flags, int otherwise, int *status)
+static CUresult checked(const char *base, void **function, int version, uint64_t flags, int *status)
 {
     int ignored;
     if (!base || !function || flags > PROC_PER_THREAD)
         return CUDA_ERROR_INVALID_VALUE;
-    return entry_point(base, function, version, flags ? flags == PROC_PER_THREAD : otherwise, status ? status : &ignored);
+    return entry_point(base, function, version, flags == PROC_PER_THREAD, status ? status : &ignored);
 }
 
 EXPORT CUresult cuGetProcAddress(const char *base, void **function, int version, uint64_t flags)
 {
-    return checked(base, function, version, flags, 0, NULL);
-}
-
-EXPORT CUresult cuGetProcAddress_ptsz(const char *base, void **function, int version, uint64_t flags)
-{
-    return checked(base, function, version, flags, 1, NULL);
+    return checked(base, function, version, flags, NULL);
 }
 
 EXPORT CUresult cuGetProcAddress_v2(const char *base, void **function, int version, uint64_t flags, int *status)
 {
-    return checked(base, function, version, flags, 0, status);
-}
-
-EXPORT CUresult cuGetProcAddress_v2_ptsz(const char *base, void **function, int version, uint64_t flags, int *status)
-{
-    return checked(base, function, version, flags, 1, status);
+    return checked(base, function, version, flags, status);
 }
 
 EXPORT CUresult cuGetErrorName(CUresult error, const char **text)

@@ -59,6 +59,19 @@ static void make_graph(void)
     MUST(cu.Instantiate(&exec, made, 0));
 }
 
+/* How long this thread was ready and no processor was free for it: a launch that comes late is not the limiter's doing. */
+static uint64_t starved_ns(void)
+{
+    unsigned long long ran = 0, waited = 0;
+    FILE *file = fopen("/proc/thread-self/schedstat", "re");
+    if (file) {
+        if (fscanf(file, "%llu %llu", &ran, &waited) != 2)
+            waited = 0;
+        fclose(file);
+    }
+    return waited;
+}
+
 static void launch_for(CUresult (*launch)(CUstream), uint64_t until)
 {
     int turn = 0;
@@ -93,12 +106,14 @@ int run(int argc, char **argv)
     if (launch == graph)
         make_graph();
     launch_for(launch, now() + (uint64_t)(seconds * 0.4e9)); /* the limiter learns */
-    uint64_t from = now(), busy = fakeBusyNs((uint32_t)getpid());
+    uint64_t from = now(), busy = fakeBusyNs((uint32_t)getpid()), starved = starved_ns();
     longest_ns = calls = 0;
     launch_for(launch, from + (uint64_t)(seconds * 1e9));
     uint64_t took = now() - from;
     busy = fakeBusyNs((uint32_t)getpid()) - busy;
     say("launches", (long long)calls);
+    say("starved_permille", (long long)((starved_ns() - starved) * 1000 / took));
+    say("starved_us", (long long)((starved_ns() - starved) / 1000));
     say("permille", (long long)(busy * 1000 / took));
     say("longest_us", (long long)(longest_ns / 1000));
     fflush(stdout);
