@@ -1,0 +1,40 @@
+"""Compiles the fake driver, the programs and the shim, once per session and per set of compiler flags."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+SHIM_SOURCES = Path("topoalloc/sharing/shim")
+SHIM_FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-g", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-shared")
+BUILD_TIMEOUT_S = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    driver: Path  # directory with libcuda.so.1 and libnvidia-ml.so.1
+    programs: Path  # directory with one program per family
+    shim: Path  # libtopoalloc-vcuda.so
+
+
+def ran(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False)
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def build_shim(into: Path, *extra: str) -> Path:
+    library = into / "libtopoalloc-vcuda.so"
+    sources = sorted(str(path) for path in SHIM_SOURCES.glob("*.c"))
+    ran("gcc", *SHIM_FLAGS, "-O2", *extra, f"-Wl,--version-script={SHIM_SOURCES / 'exports.map'}", "-o", str(library), *sources)
+    return library
+
+
+def build(into: Path, *extra: str) -> Built:
+    driver, programs = into / "driver", into / "programs"
+    flags = " ".join(extra)
+    ran("make", "-s", "-C", str(HERE / "fake_driver"), f"OUT={driver}", f"CFLAGS={flags}")
+    ran("make", "-s", "-C", str(HERE / "programs"), f"DRIVER={driver}", f"OUT={programs}", f"CFLAGS={flags}")
+    return Built(driver, programs, build_shim(into, *extra))

@@ -1,0 +1,75 @@
+/* implicit WAY module|lazy|library|context|heap|stack BYTES: memory that is taken beside. */
+#include "fill.h"
+
+static CUresult take_module(uint64_t bytes, void **piece)
+{
+    char image[96];
+    snprintf(image, sizeof image, "module bytes=%llu kernel=k:1000", (unsigned long long)bytes);
+    return cu.ModuleLoad((CUmodule *)piece, image);
+}
+
+static CUresult give_module(void *piece)
+{
+    return cu.ModuleUnload(piece);
+}
+
+static CUresult take_context(uint64_t bytes, void **piece)
+{
+    (void)bytes;
+    return cu.CtxCreate((CUcontext *)piece, 0, 0);
+}
+
+static CUresult give_context(void *piece)
+{
+    return cu.CtxDestroy(piece);
+}
+
+static void limit(int which, size_t step)
+{
+    size_t value = step, most = 0;
+    CUresult error = 0;
+    for (; !error && value < step * 1000; value += step)
+        if (!(error = cu.CtxSetLimit(which, value)))
+            most = value;
+    say("most", (long long)most);
+    say("error", error);
+    say("taken", (long long)fakeBytesTaken((uint32_t)getpid()));
+    say("back", cu.CtxSetLimit(which, step));
+    say("left", (long long)fakeBytesTaken((uint32_t)getpid()));
+}
+
+/* A library costs where its first kernel is launched; then the next allocation must know of it. */
+static void lazily(uint64_t bytes)
+{
+    char image[96];
+    CUlibrary library;
+    CUkernel kernel;
+    CUdeviceptr address;
+    CUresult error = 0;
+    snprintf(image, sizeof image, "module bytes=%llu kernel=k:1000", (unsigned long long)bytes);
+    MUST(cu.LibraryLoad(&library, image, NULL, NULL, 0, NULL, NULL, 0));
+    MUST(cu.LibraryKernel(&kernel, library, "k"));
+    say("launch", cu.Launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    while (!error)
+        error = cu.Alloc(&address, (size_t)64 << 20);
+    say("error", error);
+    say("taken", (long long)fakeBytesTaken((uint32_t)getpid()));
+}
+
+int run(int argc, char **argv)
+{
+    const char *kind = argc > 0 ? argv[0] : "module";
+    uint64_t bytes = number(argc > 1 ? argv[1] : "128M");
+    start();
+    if (!strcmp(kind, "context"))
+        fill(take_context, give_context, (uint64_t)500 << 20);
+    else if (!strcmp(kind, "heap"))
+        limit(LIMIT_HEAP, bytes);
+    else if (!strcmp(kind, "stack"))
+        limit(LIMIT_STACK, bytes);
+    else if (!strcmp(kind, "library"))
+        lazily(bytes);
+    else
+        fill(take_module, give_module, bytes);
+    return 0;
+}

@@ -1,0 +1,182 @@
+"""Whatever lies in the share directory, a program runs or is refused with an error of the driver: it never crashes."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.shim.built import SHIM_SOURCES, Built, ran
+from tests.shim.container import USAGE_FILE_BYTES, Container, Share, empty_usage
+
+OUT_OF_MEMORY = 2
+
+
+def refuses(container: Container) -> bool:
+    facts = container.run("memory", "linked", "plain", "64M")
+    return facts["start"] == OUT_OF_MEMORY or facts["obtained"] == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "topoalloc-share 2\n",
+        "\0" * 100,
+        Share().text() + "more 1\n",
+        Share().text().replace("memory 4294967296", "memory -1"),
+        Share().text().replace("memory 4294967296", "memory 99999999999999999999999"),
+        Share().text().replace("cores 10000", "cores 0"),
+        Share().text().replace("end\n", "memory 17179869184\nend\n"),
+        Share().text().replace("generation 1\n", ""),
+        Share().text().replace("\n", "\r\n"),
+        Share().text()[:-1],
+        "x" * 100_000,
+    ],
+    ids=range(12),
+)
+def test_a_share_file_that_cannot_be_read_refuses_memory(container: Container, text: str) -> None:
+    (container.directory / "share").write_text(text)
+    assert refuses(container)
+
+
+def test_a_share_that_becomes_unreadable_changes_nothing_for_a_running_program(container: Container) -> None:
+    holder = container.start("memory", "linked", "hold", "64M")
+    assert holder.stdout
+    holder.stdout.readline()
+    (container.directory / "share").write_text("rubbish")
+    assert "held=" in holder.stdout.readline()
+    holder.communicate(timeout=10)
+    assert holder.returncode == 0
+
+
+@pytest.mark.parametrize("directory", ["", "/nonexistent", "share", "/" + "x" * 5000])
+def test_without_any_share_memory_is_refused(container: Container, directory: str) -> None:
+    container.environment["TOPOALLOC_SHARE_DIR"] = directory
+    assert refuses(container)
+
+
+def test_a_share_directory_without_a_share_refuses_memory(container: Container) -> None:
+    (container.directory / "share").unlink()
+    assert refuses(container)
+
+
+def test_without_a_usage_file_memory_is_refused(container: Container) -> None:
+    (container.directory / "usage").unlink()
+    assert refuses(container)
+
+
+def test_without_a_usage_file_memory_is_allowed_where_so_configured(container: Container) -> None:
+    container.grant(Share(without_usage="allow"))
+    (container.directory / "usage").unlink()
+    assert container.run("memory", "linked", "plain", "64M")["obtained"] > 0
+
+
+@pytest.mark.parametrize("size", [0, 1, 127, 4096, USAGE_FILE_BYTES - 1])
+def test_a_usage_file_cut_short_refuses_memory(container: Container, size: int) -> None:
+    (container.directory / "usage").write_bytes(empty_usage()[:size])
+    assert refuses(container)
+
+
+def test_a_usage_file_of_another_version_refuses_memory(container: Container) -> None:
+    other = bytearray(empty_usage())
+    other[8] = 9
+    (container.directory / "usage").write_bytes(other)
+    assert refuses(container)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_usage_file_full_of_rubbish_crashes_nobody(container: Container, seed: int) -> None:
+    drawn = random.Random(seed)
+    usage = bytearray(empty_usage())
+    for _ in range(2000 if seed % 2 else 20):
+        usage[drawn.randrange(16 if seed % 3 else 0, len(usage))] = drawn.randrange(256)
+    (container.directory / "usage").write_bytes(usage)
+    container.grant(Share(cores=5000))
+    container.run("memory", "linked", "plain", "64M")
+    container.run("launches", "linked", "plain", "100000", "0.05")
+
+
+def test_a_usage_file_that_is_cut_short_under_a_running_program_does_not_undo_the_limit(container: Container) -> None:
+    holder = container.start("memory", "linked", "hold", "64M")
+    assert holder.stdout
+    holder.stdout.readline()
+    holder.stdout.readline()
+    taken = container.run("memory", "linked", "plain", "64M")
+    holder.communicate(timeout=10)
+    assert taken.get("obtained", 0) == 0
+
+
+@pytest.fixture(scope="session")
+def share_reader(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A program that reads a share with the shim's own parser and address and undefined-behaviour checks on."""
+    into = tmp_path_factory.mktemp("share-reader")
+    source = into / "reader.c"
+    source.write_text(
+        '#include "share.h"\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n'
+        "int main(void)\n{\n    static char text[70000];\n    unsigned bytes;\n"
+        "    while (scanf(\"%u\", &bytes) == 1 && bytes < sizeof text && getchar() == '\\n') {\n"
+        "        struct share share = {0};\n        char *exact = malloc(bytes + 1u);\n"
+        "        if (fread(exact, 1, bytes, stdin) != bytes)\n            return 1;\n"
+        '        printf("%d\\n", share_parse(exact, bytes, &share));\n        fflush(stdout);\n        free(exact);\n    }\n'
+        "    return 0;\n}\n"
+    )
+    program = into / "reader"
+    checks = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    ran("gcc", "-std=c11", "-D_GNU_SOURCE", *checks, f"-I{SHIM_SOURCES}", "-o", str(program), str(source),
+        str(SHIM_SOURCES / "share.c"))  # fmt: skip
+    return program
+
+
+LINES = Share().text().splitlines(keepends=True)
+SHARES = st.one_of(
+    st.binary(max_size=5000),
+    st.lists(st.sampled_from([*LINES, "memory none\n", "cores 1\n", " \n", "memory\n", "memory  5\n"]), max_size=14).map(
+        lambda lines: "".join(lines).encode()
+    ),
+    st.tuples(st.integers(0, len(Share().text()) - 1), st.integers(0, 255)).map(
+        lambda change: (text := bytearray(Share().text().encode()), text.__setitem__(*change), bytes(text))[2]
+    ),
+)
+
+
+def read_all(program: Path, texts: list[bytes]) -> list[int]:
+    asked = b"".join(b"%d\n%b" % (len(text), text) for text in texts)
+    done = subprocess.run([program], input=asked, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr.decode(errors="replace")
+    return [int(line) for line in done.stdout.split()]
+
+
+@settings(max_examples=10)
+@given(texts=st.lists(SHARES, min_size=1, max_size=200))
+def test_no_bytes_make_the_reader_of_shares_read_or_write_where_it_should_not(
+    share_reader: Path, texts: list[bytes]
+) -> None:
+    assert len(read_all(share_reader, texts)) == len(texts)
+
+
+@given(
+    share=st.builds(
+        Share,
+        cores=st.integers(1, 10000),
+        memory=st.one_of(st.none(), st.integers(0, 1 << 50)),
+        context=st.integers(0, 1 << 40),
+        without_usage=st.sampled_from(["allow", "refuse"]),
+        generation=st.integers(0, (1 << 63) - 1),
+    )
+)
+@settings(max_examples=10)
+def test_every_share_that_the_agent_may_write_is_read(share_reader: Path, share: Share) -> None:
+    assert read_all(share_reader, [share.text().encode()]) == [1]
+
+
+def test_a_program_without_cuda_does_not_notice_the_shim(container: Container) -> None:
+    environment = container.variables()
+    environment["TOPOALLOC_SHARE_DIR"] = "/nonexistent"
+    ran("env", *(f"{key}={value}" for key, value in environment.items()), "sh", "-c", "true")
+    assert os.environ.get("LD_PRELOAD") is None
