@@ -37,6 +37,8 @@ RESOURCES = 2  # GPU cores and memory; NICs where there are any
 ETC_NEEDED = ("ld.so.cache", "ld.so.conf", "ld.so.conf.d", "passwd", "group", "nsswitch.conf", "hosts", "alternatives")
 HOST_FOLDERS = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/opt")
 
+WHEELS_FOR = (3, 12)
+
 T = TypeVar("T")
 
 
@@ -159,15 +161,17 @@ state = "{self.base}/containerd-state"
         subprocess.run(command, check=True, capture_output=True, timeout=START_S)
 
     def start_agent(self) -> None:
-        (self.base / "agent.yaml").write_text(
-            f"injection: {self.injection}\nshim: {self.shim}\nrun_dir: {RUN_DIR}\nlib_dir: {self.base}/library\n"
-        )
+        keys = {"injection": self.injection}
+        if self.shim != "none":
+            keys |= {"shim": self.shim, "run_dir": str(RUN_DIR), "lib_dir": f"{self.base}/library"}
+        (self.base / "agent.yaml").write_text("".join(f"{key}: {value}\n" for key, value in keys.items()))
         command = [sys.executable, "-m", "topoalloc", "agent", "--config", str(self.base / "agent.yaml")]
         self._run("agent", [*command, *self.machine], {"PYTHONPATH": self.python_path, "PYTHONUNBUFFERED": "1"})
 
     @property
     def python_path(self) -> str:
-        return f"{self.site}:{REPOSITORY}"
+        fits = sys.version_info[:2] == WHEELS_FOR  # elsewhere the dependencies are those of this interpreter
+        return f"{self.site}:{REPOSITORY}" if fits else str(REPOSITORY)
 
     def wait_registered(self, since: int) -> None:
         """Until the agent, from this place of its log on, has told the kubelet of both GPU resources."""
