@@ -6,7 +6,7 @@ PROTOS := $(wildcard proto/topoalloc/pb/*.proto)
 DEMO_MACHINE := tests/machines/dgx-a100-epyc-nps4-10nic.topo-m.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help dev check test test-slow bench demo proto check-proto e2e e2e-slow e2e-components cluster shim-gpu
+.PHONY: help dev check test test-slow bench demo proto check-proto e2e e2e-slow e2e-components cluster shim-gpu gpu-e2e gpu-e2e-pack
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +65,13 @@ bench: $(BIN)/.dev ## speed and memory, printed and never judged
 # SECTIONS="memory compute" runs only these; OUT names the folder of the results. Plain python3, no virtual environment.
 shim-gpu: shim ## prove the sharing library on a real GPU (idle; under ten minutes)
 	@python3 tests/gpu/shim_gpu.py $(SECTIONS)
+
+# On a machine without a package index: build/gpu-e2e/gpu-e2e.tar.xz is made where there is one and carried there.
+gpu-e2e-pack: ## pack kubelet, containerd, runc and wheels for gpu-e2e (minutes, under 60 MB)
+	@python3 tests/gpu/pack.py
+
+gpu-e2e: shim ## PyTorch in three pods on one real GPU, under the real kubelet and the agent (root; under ten minutes)
+	@python3 tests/gpu/gpu_e2e.py
 
 proto: $(BIN)/.dev ## generate topoalloc/pb from proto/
 	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I proto --python_out=. --mypy_out=quiet:. \

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.gpu.bench import GIB, MIB, Bench, ending
 from tests.gpu.program import EndedError, TooLateError
-from tests.gpu.record import judged
+from tests.gpu.record import judged, say
 
 LIMIT_BYTES = 4 * GIB
 IMPORT_S = 120.0
@@ -37,7 +37,7 @@ def _speeds(bench: Bench, folder: Path | None, workloads: Sequence[str] = WORKLO
         for _ in workloads:
             words = program.line("work", WORK_S)
             speeds[words[1]] = [float(word) for word in words[2:]]
-            print(f"    {words[1]}: {statistics.fmean(speeds[words[1]]):.1f}/s", flush=True)
+            say(f"  {words[1]}: {statistics.fmean(speeds[words[1]]):.1f}/s")
     return speeds
 
 

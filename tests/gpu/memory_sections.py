@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.gpu.bench import GIB, MIB, Bench, ending
 from tests.gpu.program import EndedError, Program, TooLateError
-from tests.gpu.record import judged
+from tests.gpu.record import judged, say
 
 LIMIT_BYTES = 4 * GIB
 MOST_BYTES = 6 * GIB
@@ -275,7 +275,7 @@ def kill(bench: Bench) -> None:
             after.append(took_s)
             taken.append(got)
             if number % 5 == 4:
-                print(f"    {number + 1} kills, the latest successor ready after {took_s * 1000:.0f} ms", flush=True)
+                say(f"  {number + 1} kills, the latest successor ready after {took_s * 1000:.0f} ms")
     unharmed = all(LIMIT_BYTES - CHUNK_BYTES <= got <= LIMIT_BYTES for got in taken)
     late_s = max(after) - max(usual)
     bench.record.add(

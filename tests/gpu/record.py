@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-VERDICTS = ("holds", "misses", "failed", "figure")
-_BEGAN_AT_S = time.monotonic()
+BEGAN_VARIABLE = "TOPOALLOC_GPU_BEGAN"  # so that the sections, each a process, tell one time
+_BEGAN_AT_S = float(os.environ.setdefault(BEGAN_VARIABLE, str(time.monotonic())))
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,9 @@ def judged(holds: bool) -> str:
 
 
 def say(text: str) -> None:
-    print(f"[{time.monotonic() - _BEGAN_AT_S:6.1f}] {text}", flush=True)
+    """One write, so that lines of several threads stay whole."""
+    sys.stdout.write(f"[{time.monotonic() - _BEGAN_AT_S:6.1f}] {text}\n")
+    sys.stdout.flush()
 
 
 @dataclass

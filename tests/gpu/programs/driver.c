@@ -114,9 +114,10 @@ CUresult driver_open(struct driver *driver, const char *via) {
     return result;
 }
 
-/* xorshift-like steps: each needs the one before; the last store keeps them alive and never happens. */
+/* xorshift-like steps: each needs the one before; the last store keeps them alive and never happens. The comment in the
+ * first line tells a made-up driver what a real one reads from the rest. */
 const char CHAIN_PTX[] =
-    ".version 6.4\n.target sm_50\n.address_size 64\n"
+    "// module kernel=chain:parameter\n.version 6.4\n.target sm_50\n.address_size 64\n"
     ".visible .entry chain(.param .u64 loops)\n{\n"
     ".reg .pred %p<3>; .reg .b32 %r<6>; .reg .b64 %d<4>;\n"
     "ld.param.u64 %d1, [loops];\n"

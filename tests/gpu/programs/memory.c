@@ -134,8 +134,9 @@ static CUresult take_module(size_t bytes) {
     CUdeviceptr at;
     size_t size;
     snprintf(text, sizeof text,
-             ".version 6.4\n.target sm_50\n.address_size 64\n.visible .global .align 16 .b8 block[%zu];\n"
-             ".visible .entry nothing()\n{\nret;\n}\n", bytes);
+             "// module bytes=%zu kernel=nothing:1000\n.version 6.4\n.target sm_50\n.address_size 64\n"
+             ".visible .global .align 16 .b8 block[%zu];\n.visible .entry nothing()\n{\nret;\n}\n",
+             bytes, bytes);
     CUresult result = tried(cu.module_load(&module, text), "cuModuleLoadData");
     if (result == CU_SUCCESS) result = tried(cu.module_global(&at, &size, module, "block"), "cuModuleGetGlobal");
     return result;
@@ -144,7 +145,7 @@ static CUresult take_module(size_t bytes) {
 /* -- limits of the context: the most, and after each refusal a little less until it is granted */
 
 static const char MALLOC_PTX[] =
-    ".version 6.4\n.target sm_50\n.address_size 64\n"
+    "// module kernel=take:1000\n.version 6.4\n.target sm_50\n.address_size 64\n"
     ".extern .func (.param .b64 got) malloc (.param .b64 size);\n"
     ".visible .entry take()\n{\n.reg .b64 %d<3>;\nmov.u64 %d1, 64;\n{\n"
     ".param .b64 size;\n.param .b64 got;\nst.param.b64 [size], %d1;\n"

@@ -106,7 +106,8 @@ def run(name):
     torch.cuda.empty_cache()
 
 
-torch.ones(1, device="cuda").sum().item()
-print("ready", flush=True)
-for wanted in sys.argv[1:]:
-    run(wanted)
+if __name__ == "__main__":
+    torch.ones(1, device="cuda").sum().item()
+    print("ready", flush=True)
+    for wanted in sys.argv[1:]:
+        run(wanted)
