@@ -7,8 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
+PROGRAM_SOURCES = HERE / "programs"
 SHIM_SOURCES = Path("topoalloc/sharing/shim")
-SHIM_FLAGS = ("-std=c11", "-D_GNU_SOURCE", "-g", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-shared")
+SHIM_FLAGS = (
+    "-std=c11",
+    "-D_GNU_SOURCE",
+    "-g",
+    "-fPIC",
+    "-fvisibility=hidden",
+    "-Wall",
+    "-Wextra",
+    "-Werror",
+    "-shared",
+)
 BUILD_TIMEOUT_S = 240
 
 
@@ -28,7 +39,16 @@ def ran(*command: str) -> str:
 def build_shim(into: Path, *extra: str) -> Path:
     library = into / "libtopoalloc-vcuda.so"
     sources = sorted(str(path) for path in SHIM_SOURCES.glob("*.c"))
-    ran("gcc", *SHIM_FLAGS, "-O2", *extra, f"-Wl,--version-script={SHIM_SOURCES / 'exports.map'}", "-o", str(library), *sources)
+    ran(
+        "gcc",
+        *SHIM_FLAGS,
+        "-O2",
+        *extra,
+        f"-Wl,--version-script={SHIM_SOURCES / 'exports.map'}",
+        "-o",
+        str(library),
+        *sources,
+    )
     return library
 
 
@@ -36,5 +56,5 @@ def build(into: Path, *extra: str) -> Built:
     driver, programs = into / "driver", into / "programs"
     flags = " ".join(extra)
     ran("make", "-s", "-C", str(HERE / "fake_driver"), f"OUT={driver}", f"CFLAGS={flags}")
-    ran("make", "-s", "-C", str(HERE / "programs"), f"DRIVER={driver}", f"OUT={programs}", f"CFLAGS={flags}")
+    ran("make", "-s", "-C", str(PROGRAM_SOURCES), f"DRIVER={driver}", f"OUT={programs}", f"CFLAGS={flags}")
     return Built(driver, programs, build_shim(into, *extra))

@@ -104,7 +104,7 @@ class Container:
 
 def finished(process: subprocess.Popen[str]) -> dict[str, int]:
     output, errors = process.communicate(timeout=PROGRAM_TIMEOUT_S)
-    assert process.returncode == 0, f"{process.args} ended with {process.returncode}\n{output}{errors}"
+    assert process.returncode == 0, f"{process.args!r} ended with {process.returncode}\n{output}{errors}"
     return facts_of(output)
 
 
@@ -143,7 +143,7 @@ class Truth:
 def _answer(client: socket.socket, truth: Truth, lock: threading.Lock) -> None:
     pid, _, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     with client, suppress(OSError, ValueError):  # the test is over
-        while (question := client.recv(128)) == b"measure\n":
+        while client.recv(128) == b"measure\n":
             with lock:
                 taken = truth.of(pid)[0]
             client.sendall(b"bytes %d\n" % taken if taken else b"unknown\n")

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tests.shim.built import SHIM_SOURCES, Built, ran
+from tests.shim.built import PROGRAM_SOURCES, SHIM_SOURCES, Built, ran
 from tests.shim.container import (
     USAGE_FILE_BYTES,
     USAGE_HEADER,
@@ -21,19 +21,43 @@ GLIBC_FLOOR = (2, 17)
 OTHER_EXPORTS = {"dlsym", "dlvsym", "dlopen", "dlclose", "fork", "vfork", "execve", "execv", "execvp", "execvpe"}
 # Bases of which every variant must be caught: what allocates, launches or frees.
 CAUGHT = (
-    "cuMemAlloc", "cuMemAllocPitch", "cuMemAllocManaged", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemCreate",
-    "cuArrayCreate", "cuArray3DCreate", "cuMipmappedArrayCreate", "cuMemFree", "cuMemFreeAsync", "cuMemRelease",
-    "cuLaunchKernel", "cuLaunchKernelEx", "cuLaunchCooperativeKernel", "cuLaunchCooperativeKernelMultiDevice",
-    "cuGraphLaunch", "cuGraphInstantiate", "cuGraphInstantiateWithFlags", "cuGraphInstantiateWithParams", "cuMemGetInfo",
-    "cuDeviceTotalMem", "cuGetProcAddress", "cuCtxCreate", "cuDevicePrimaryCtxRetain", "cuModuleLoadData", "cuCtxSetLimit",
-)  # fmt: skip
+    "cuMemAlloc",
+    "cuMemAllocPitch",
+    "cuMemAllocManaged",
+    "cuMemAllocAsync",
+    "cuMemAllocFromPoolAsync",
+    "cuMemCreate",
+    "cuArrayCreate",
+    "cuArray3DCreate",
+    "cuMipmappedArrayCreate",
+    "cuMemFree",
+    "cuMemFreeAsync",
+    "cuMemRelease",
+    "cuLaunchKernel",
+    "cuLaunchKernelEx",
+    "cuLaunchCooperativeKernel",
+    "cuLaunchCooperativeKernelMultiDevice",
+    "cuGraphLaunch",
+    "cuGraphInstantiate",
+    "cuGraphInstantiateWithFlags",
+    "cuGraphInstantiateWithParams",
+    "cuMemGetInfo",
+    "cuDeviceTotalMem",
+    "cuGetProcAddress",
+    "cuCtxCreate",
+    "cuDevicePrimaryCtxRetain",
+    "cuModuleLoadData",
+    "cuCtxSetLimit",
+)
+
+
+SYMBOL = re.compile(r"^[0-9a-f]{16} .{7} (\S+)\s+[0-9a-f]+\s+(?:\(?([A-Z0-9_.a-z]+)\)?\s+)?(\S+)$", re.MULTILINE)
 
 
 def symbols(built: Built) -> list[tuple[str, str, bool]]:
     """Name, version and whether the library itself defines it."""
-    found = re.findall(r"^[0-9a-f]{16} (.{7}) (\S+)\s+[0-9a-f]+\s+(?:\(?([A-Z0-9_.a-z]+)\)?\s+)?(\S+)$",
-                       ran("objdump", "-T", str(built.shim)), re.M)  # fmt: skip
-    return [(name, version, section != "*UND*") for _, section, version, name in found]
+    found = SYMBOL.findall(ran("objdump", "-T", str(built.shim)))
+    return [(name, version, section != "*UND*") for section, version, name in found]
 
 
 def test_it_exports_hooks_and_nothing_else(built: Built) -> None:
@@ -51,18 +75,17 @@ def test_it_runs_on_glibc_2_17(built: Built) -> None:
 
 def test_it_needs_the_c_library_alone(built: Built) -> None:
     needed = re.findall(r"NEEDED\s+(\S+)", ran("objdump", "-p", str(built.shim)))
-    assert set(needed) <= {"libc.so.6", "libdl.so.2", "libpthread.so.0", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+    assert set(needed) <= {
+        "libc.so.6",
+        "libdl.so.2",
+        "libpthread.so.0",
+        "ld-linux-x86-64.so.2",
+        "ld-linux-aarch64.so.1",
+    }
 
 
 def test_its_usage_file_has_the_layout_that_is_read_back(built: Built) -> None:
-    program = built.programs / "layout"
-    source = built.programs / "layout.c"
-    source.write_text(
-        '#include "usage_layout.h"\n#include <stddef.h>\n#include <stdio.h>\nint main(void)\n{\n'
-        '    printf("%zu %zu %zu %zu %u %u %llx", sizeof(struct usage_header), sizeof(struct usage_slot),\n'
-        "           offsetof(struct usage_header, total_bytes), offsetof(struct usage_slot, pid), USAGE_SLOTS_MAX,\n"
-        "           USAGE_FILE_BYTES, (unsigned long long)USAGE_MAGIC);\n}\n"
-    )
+    program, source = built.programs / "layout", PROGRAM_SOURCES / "layout.c"
     ran("gcc", "-std=c11", f"-I{SHIM_SOURCES}", "-o", str(program), str(source))
     header, slot, total_at, pid_at, slots, size, magic = ran(str(program)).split()
     assert (int(header), int(slot)) == (USAGE_HEADER.size, USAGE_SLOT.size)
@@ -100,7 +123,12 @@ def test_the_drivers_answer_to_every_question_stays_its_own(container: Container
     environment = container.variables()
     del environment["LD_PRELOAD"]
     done = subprocess.run(
-        [str(container.built.programs / "resolve")], env=environment, capture_output=True, text=True, timeout=30, check=True
+        [str(container.built.programs / "resolve")],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
     )
     plain = [re.split(r"[@/= ]", line) for line in done.stdout.splitlines()]
     assert [row[7:] for row in plain] == [row[7:] for row in resolved]

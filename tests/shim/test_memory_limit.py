@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
-from tests.shim.container import GIB, MIB, UNIT_BYTES, Container, Share, finished
+from tests.shim.container import GIB, MIB, UNIT_BYTES, Container, Share, agent_of, finished
 
 LIMIT = 4 * GIB
 OUT_OF_MEMORY = 2
-WAYS = ("linked", "dlsym", "dlsym-threads", "procaddress", "procaddress-v1", "procaddress-threads", "constructor", "fork")
+WAYS = (
+    "linked",
+    "dlsym",
+    "dlsym-threads",
+    "procaddress",
+    "procaddress-v1",
+    "procaddress-threads",
+    "constructor",
+    "fork",
+)
 
 FAMILIES = [
     ("memory", "plain", "64M"),
@@ -28,7 +39,7 @@ FAMILIES = [
     ("graphs", "addnode", "64M"),
     ("graphs", "captured", "64M"),
 ]
-IMPLICIT = [("implicit", "module", "64M"), ("implicit", "lazy", "64M"), ("implicit", "context", "0")]
+IMPLICIT = [("implicit", "module", "64M"), ("implicit", "module", "3M"), ("implicit", "context", "0")]
 
 
 def exact(facts: dict[str, int], *, room: int = UNIT_BYTES) -> None:
@@ -78,6 +89,20 @@ def test_a_library_that_loads_at_its_first_launch_stops_the_next_allocation(meas
     assert facts["launch"] == 0
     assert facts["error"] == OUT_OF_MEMORY
     assert facts["taken"] <= LIMIT
+
+
+@pytest.mark.parametrize("has_agent", [True, False])
+def test_memory_that_a_graph_will_take_stays_charged_until_it_does(container: Container, has_agent: bool) -> None:
+    with agent_of(container) if has_agent else nullcontext():
+        facts = container.run("graphs", "linked", "unlaunched", "64M")
+    assert facts["error"] == OUT_OF_MEMORY
+    assert facts["taken"] <= LIMIT
+    assert facts["launched"] == 0
+
+
+def test_allocations_and_modules_at_once_stay_below_the_limit(measured: Container) -> None:
+    for _ in range(3):
+        assert measured.run("implicit", "linked", "mixed", "32M")["taken"] <= LIMIT
 
 
 def test_a_lifted_limit_leaves_the_whole_device(container: Container) -> None:

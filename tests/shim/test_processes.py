@@ -68,7 +68,7 @@ def test_the_share_of_a_killed_process_is_there_for_the_next_within_a_tenth_of_a
     assert line_of(following.stdout)["held"] == held
     took_s = time.monotonic() - killed_at
     finished(following)
-    # The start of a program on a busy machine is part of it, so a bound of ten times what is promised for the shim alone.
+    # The start of a program on a busy machine is part of it: ten times what is promised for the shim alone.
     assert took_s < TAKEN_BACK_S * 10
 
 

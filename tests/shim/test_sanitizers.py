@@ -1,4 +1,4 @@
-"""The same programs and the same shim with the compiler's checks for memory errors, undefined behaviour and data races."""
+"""The same programs and shim with the compiler's checks for memory errors, undefined behaviour and data races."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def run_checked(built: Built, into: Path, runtime: str, options: dict[str, str],
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_no_memory_error_and_no_undefined_behaviour(address_checked: Built, tmp_path: Path, case: tuple[str, ...]) -> None:
+def test_no_memory_error_and_no_undefined_behaviour(
+    address_checked: Built, tmp_path: Path, case: tuple[str, ...]
+) -> None:
     # The programs leave what they were refused to free, as programs do.
     run_checked(address_checked, tmp_path, "libasan.so", {"ASAN_OPTIONS": "detect_leaks=0"}, case)
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.shim.built import SHIM_SOURCES, Built, ran
+from tests.shim.built import PROGRAM_SOURCES, SHIM_SOURCES, ran
 from tests.shim.container import USAGE_FILE_BYTES, Container, Share, empty_usage
 
 OUT_OF_MEMORY = 2
@@ -113,32 +113,21 @@ def test_a_usage_file_that_is_cut_short_under_a_running_program_does_not_undo_th
 
 
 @pytest.fixture(scope="session")
-def share_reader(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def share_reader(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A program that reads a share with the shim's own parser and address and undefined-behaviour checks on."""
-    into = tmp_path_factory.mktemp("share-reader")
-    source = into / "reader.c"
-    source.write_text(
-        '#include "share.h"\n#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n'
-        "int main(void)\n{\n    static char text[70000];\n    unsigned bytes;\n"
-        "    while (scanf(\"%u\", &bytes) == 1 && bytes < sizeof text && getchar() == '\\n') {\n"
-        "        struct share share = {0};\n        char *exact = malloc(bytes + 1u);\n"
-        "        if (fread(exact, 1, bytes, stdin) != bytes)\n            return 1;\n"
-        '        printf("%d\\n", share_parse(exact, bytes, &share));\n        fflush(stdout);\n        free(exact);\n    }\n'
-        "    return 0;\n}\n"
-    )
-    program = into / "reader"
+    program = tmp_path_factory.mktemp("share-reader") / "share_reader"
     checks = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-    ran("gcc", "-std=c11", "-D_GNU_SOURCE", *checks, f"-I{SHIM_SOURCES}", "-o", str(program), str(source),
-        str(SHIM_SOURCES / "share.c"))  # fmt: skip
+    sources = (str(PROGRAM_SOURCES / "share_reader.c"), str(SHIM_SOURCES / "share.c"))
+    ran("gcc", "-std=c11", "-D_GNU_SOURCE", *checks, f"-I{SHIM_SOURCES}", "-o", str(program), *sources)
     return program
 
 
 LINES = Share().text().splitlines(keepends=True)
 SHARES = st.one_of(
     st.binary(max_size=5000),
-    st.lists(st.sampled_from([*LINES, "memory none\n", "cores 1\n", " \n", "memory\n", "memory  5\n"]), max_size=14).map(
-        lambda lines: "".join(lines).encode()
-    ),
+    st.lists(
+        st.sampled_from([*LINES, "memory none\n", "cores 1\n", " \n", "memory\n", "memory  5\n"]), max_size=14
+    ).map(lambda lines: "".join(lines).encode()),
     st.tuples(st.integers(0, len(Share().text()) - 1), st.integers(0, 255)).map(
         lambda change: (text := bytearray(Share().text().encode()), text.__setitem__(*change), bytes(text))[2]
     ),

@@ -83,6 +83,26 @@ static void capture(void)
     say("captured", 1);
 }
 
+/* What a graph will take when it is launched must still be there then, however often the process was measured since. */
+static void unlaunched(uint64_t bytes)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    CUdeviceptr address = 0;
+    CUmodule module;
+    CUresult error = 0;
+    kind = "node";
+    MUST(build((uint64_t)1 << 30, &graph));
+    MUST(cu.Instantiate(&exec, graph, 0));
+    for (int i = 0; i < 8; i++)
+        MUST(cu.ModuleLoad(&module, "module bytes=16777216 kernel=k:1000"));
+    while (!error)
+        error = cu.Alloc(&address, bytes);
+    say("error", error);
+    say("launched", cu.GraphLaunch(exec, stream));
+    say("taken", (long long)fakeBytesTaken((uint32_t)getpid()));
+}
+
 int run(int argc, char **argv)
 {
     uint64_t bytes = number(argc > 1 ? argv[1] : "64M");
@@ -91,6 +111,8 @@ int run(int argc, char **argv)
     MUST(cu.StreamCreate(&stream, STREAM_NON_BLOCKING));
     if (!strcmp(kind, "capture"))
         capture();
+    else if (!strcmp(kind, "unlaunched"))
+        unlaunched(bytes);
     else
         fill(take, give, bytes);
     return 0;

@@ -1,5 +1,7 @@
-/* implicit WAY module|lazy|library|context|heap|stack BYTES: memory that is taken beside. */
+/* implicit WAY module|library|context|heap|stack|mixed BYTES: memory that is taken beside. */
 #include "fill.h"
+
+#include <pthread.h>
 
 static CUresult take_module(uint64_t bytes, void **piece)
 {
@@ -56,6 +58,34 @@ static void lazily(uint64_t bytes)
     say("taken", (long long)fakeBytesTaken((uint32_t)getpid()));
 }
 
+#define THREADS 4
+
+static CUcontext shared_context;
+
+static void *allocate_all(void *unused)
+{
+    CUdeviceptr address;
+    cu.CtxSetCurrent(shared_context);
+    while (!cu.Alloc(&address, (size_t)16 << 20))
+        ;
+    return unused;
+}
+
+/* Memory that is asked for and memory that is found out about, taken at the same time. */
+static void mixed(uint64_t bytes)
+{
+    pthread_t threads[THREADS];
+    void *piece;
+    MUST(cu.PrimaryRetain(&shared_context, 0));
+    for (int i = 0; i < THREADS; i++)
+        pthread_create(&threads[i], NULL, allocate_all, NULL);
+    while (!take_module(bytes, &piece))
+        ;
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    say("taken", (long long)fakeBytesTaken((uint32_t)getpid()));
+}
+
 int run(int argc, char **argv)
 {
     const char *kind = argc > 0 ? argv[0] : "module";
@@ -67,6 +97,8 @@ int run(int argc, char **argv)
         limit(LIMIT_HEAP, bytes);
     else if (!strcmp(kind, "stack"))
         limit(LIMIT_STACK, bytes);
+    else if (!strcmp(kind, "mixed"))
+        mixed(bytes);
     else if (!strcmp(kind, "library"))
         lazily(bytes);
     else
