@@ -53,7 +53,7 @@ def run_checked(built: Built, into: Path, runtime: str, options: dict[str, str],
     container.grant(Share(cores=5000))
     container.environment |= {"LD_PRELOAD": preloaded(built, runtime)} | options
     program, *arguments = case
-    process = container.start(program, "dlsym", *arguments)
+    process = container.start(program, "linked", *arguments)
     output, errors = process.communicate(timeout=120)
     assert process.returncode == 0, f"{output}\n{errors}"
     assert "ERROR" not in errors
