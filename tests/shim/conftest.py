@@ -20,11 +20,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 
 @pytest.fixture
-def container(built: Built, tmp_path: Path) -> Container:
+def container(built: Built, tmp_path: Path) -> Iterator[Container]:
     """A share of 4 GiB and all cores, without an agent to ask."""
     made = Container(built, tmp_path / "share", tmp_path / "gpu")
     made.grant(Share())
-    return made
+    yield made
+    made.close()
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 CONTEXT_BYTES = 500 * MIB  # what the fake driver takes for one
 UNIT_BYTES = 256 * MIB
+MARGIN_BYTES = 32 * MIB  # the shim keeps half of this for what the driver takes unasked
 USAGE_FILE_BYTES = 131072
 USAGE_HEADER = struct.Struct("<QIIQII" + "Q" * 12)
 USAGE_SLOT = struct.Struct("<" + "Q" * 8 + "IIII" + "Q" * 6)
@@ -63,6 +64,7 @@ class Container:
     directory: Path
     gpu: Path
     environment: dict[str, str] = field(default_factory=dict)
+    started: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def grant(self, share: Share) -> None:
         self.directory.mkdir(exist_ok=True)
@@ -82,7 +84,7 @@ class Container:
         } | self.environment
 
     def start(self, program: str, *arguments: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [str(self.built.programs / program), *arguments],
             env=self.variables(),
             stdin=subprocess.PIPE,
@@ -90,10 +92,22 @@ class Container:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self.started.append(process)
+        return process
 
     def run(self, program: str, *arguments: str) -> dict[str, int]:
         """The facts a program printed; an unexpected end of it is an error here."""
         return finished(self.start(program, *arguments))
+
+    def close(self) -> None:
+        """Ends what a failed test left running."""
+        for process in self.started:
+            process.kill()
+            for stream in (process.stdin, process.stdout, process.stderr):
+                if stream:
+                    with suppress(BrokenPipeError):
+                        stream.close()
+            process.wait(PROGRAM_TIMEOUT_S)
 
     def usage(self) -> tuple[int, ...]:
         return USAGE_HEADER.unpack((self.directory / "usage").read_bytes()[: USAGE_HEADER.size])

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from tests.shim.container import GIB, MIB, UNIT_BYTES, Container, Share, agent_of, finished
+from tests.shim.container import GIB, MARGIN_BYTES, MIB, UNIT_BYTES, Container, Share, agent_of, finished
 
 LIMIT = 4 * GIB
 OUT_OF_MEMORY = 2
@@ -48,7 +48,8 @@ def exact(facts: dict[str, int], *, room: int = UNIT_BYTES) -> None:
     assert facts["taken"] >= LIMIT - room
     assert facts["give_error"] == 0
     assert facts["left"] <= facts["before"]
-    assert facts["again"] == facts["pieces"]
+    piece = facts["obtained"] // max(facts["pieces"], 1)
+    assert abs(facts["again"] - facts["pieces"]) * piece <= max(piece, MARGIN_BYTES)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids="-".join)
@@ -171,9 +172,10 @@ def test_a_capture_comes_out_whole(container: Container, way: str) -> None:
 def test_every_report_shows_the_share(container: Container) -> None:
     facts = container.run("reports", "linked")
     assert facts["total"] == facts["device_total"] == facts["nvml_total"] == facts["nvml_total_v2"] == LIMIT
-    assert facts["free"] == LIMIT - 500 * MIB
-    assert facts["free_after"] == facts["nvml_free_v2"] == facts["free"] - 512 * MIB
-    assert facts["nvml_used"] == LIMIT - facts["free_after"]
+    assert 0 <= LIMIT - 500 * MIB - facts["free"] <= MARGIN_BYTES
+    assert abs(facts["free"] - 512 * MIB - facts["free_after"]) <= MARGIN_BYTES
+    assert abs(facts["nvml_free_v2"] - facts["free_after"]) <= MARGIN_BYTES
+    assert abs(facts["nvml_used"] + facts["free_after"] - LIMIT) <= MARGIN_BYTES
 
 
 def test_errno_is_kept_and_an_unknown_free_is_the_drivers_to_refuse(container: Container) -> None:

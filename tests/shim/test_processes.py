@@ -7,13 +7,25 @@ import time
 
 import pytest
 
-from tests.shim.container import GIB, MIB, UNIT_BYTES, Container, Share, Truth, agent_of, finished, line_of
+from tests.shim.container import (
+    GIB,
+    MARGIN_BYTES,
+    MIB,
+    UNIT_BYTES,
+    Container,
+    Share,
+    Truth,
+    agent_of,
+    finished,
+    line_of,
+)
 
 LIMIT = 4 * GIB
 OUT_OF_MEMORY = 2
 RACERS = 16
 TAKEN_BACK_S = 0.1
 SMALL_CONTEXT_BYTES = 64 * MIB
+PIECE_BYTES = 64 * MIB
 
 
 def small_contexts(container: Container) -> None:
@@ -65,7 +77,7 @@ def test_the_share_of_a_killed_process_is_there_for_the_next_within_a_tenth_of_a
     killed_at = time.monotonic()
     following = container.start("memory", "linked", "hold", "64M")
     assert line_of(following.stdout)["start"] == 0
-    assert line_of(following.stdout)["held"] == held
+    assert held - line_of(following.stdout)["held"] <= PIECE_BYTES
     took_s = time.monotonic() - killed_at
     finished(following)
     # The start of a program on a busy machine is part of it: ten times what is promised for the shim alone.
@@ -110,4 +122,4 @@ def test_the_ledger_is_empty_when_everybody_has_gone(container: Container) -> No
     line_of(following.stdout)
     total = container.total_bytes()
     finished(following)
-    assert total == 500 * MIB
+    assert 500 * MIB <= total <= 500 * MIB + MARGIN_BYTES
