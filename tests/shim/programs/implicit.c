@@ -40,7 +40,7 @@ static void limit(int which, size_t step)
     say("left", (long long)fakeBytesTaken((uint32_t)getpid()));
 }
 
-/* A library costs where its first kernel is launched; then the next allocation must know of it. */
+/* A library costs where its first kernel is launched; the limiter looks about once a second. */
 static void lazily(uint64_t bytes)
 {
     char image[96];
@@ -52,6 +52,7 @@ static void lazily(uint64_t bytes)
     MUST(cu.LibraryLoad(&library, image, NULL, NULL, 0, NULL, NULL, 0));
     MUST(cu.LibraryKernel(&kernel, library, "k"));
     say("launch", cu.Launch(kernel, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    usleep(1500000);
     while (!error)
         error = cu.Alloc(&address, (size_t)64 << 20);
     say("error", error);
