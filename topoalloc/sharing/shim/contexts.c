@@ -170,7 +170,7 @@ CUresult cuCtxSetLimit(int limit, size_t value)
 
 /* ---- modules: looked at right after, and unloaded where they do not fit ---- */
 
-#define LARGE_MODULE_BYTES (8 * MIB) /* smaller ones are charged when the process is measured next */
+#define LARGE_MODULE_BYTES (8 * MIB) /* of one, or of several smaller ones since the process was measured */
 
 /* What the whole card has free: cheap, and enough to see whether a module may be large. 0: cannot be told. */
 static uint64_t free_on_card(void)
@@ -182,12 +182,17 @@ static uint64_t free_on_card(void)
     return free;
 }
 
+static _Atomic uint64_t unmeasured_bytes; /* what smaller modules took, one after the other */
+
 static int too_large(uint64_t free_before)
 {
     uint64_t limit = atomic_load(&process_limits.memory_bytes), total = usage_total();
     int nearly_full = total > limit || limit - total < LARGE_MODULE_BYTES;
-    if (!process_limits_memory() || (!nearly_full && free_on_card() + LARGE_MODULE_BYTES > free_before))
+    uint64_t free_after = free_on_card(), took = free_before > free_after ? free_before - free_after : 0;
+    if (!process_limits_memory() ||
+        (atomic_fetch_add(&unmeasured_bytes, took) + took < LARGE_MODULE_BYTES && !nearly_full))
         return 0;
+    atomic_store(&unmeasured_bytes, 0);
     return memory_overdrawn();
 }
 

@@ -96,6 +96,18 @@ int graphs_refresh(void)
     return changed;
 }
 
+/* What is charged for graphs that were not launched yet: the driver's figure will show it later. */
+uint64_t graphs_promised(void)
+{
+    uint64_t held = 0, promised = 0;
+    local_lock_take(&lock);
+    if (charged_bytes && DRIVER_HAS(cuDeviceGetGraphMemAttribute) &&
+        DRIVER(cuDeviceGetGraphMemAttribute)(0, GRAPH_RESERVED_BYTES, &held) == CUDA_SUCCESS && held < charged_bytes)
+        promised = charged_bytes - held;
+    local_lock_drop(&lock);
+    return promised;
+}
+
 void graphs_forget(void)
 {
     local_lock_forget(&lock);

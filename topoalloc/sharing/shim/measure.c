@@ -3,6 +3,7 @@
 #include "driver.h"
 #include "file_facts.h"
 #include "local_lock.h"
+#include "memory.h"
 #include "process.h"
 #include "usage.h"
 
@@ -140,14 +141,14 @@ static uint64_t explicit_device_bytes(void)
     struct usage_slot *own = atomic_load(&usage_own);
     if (!own)
         return 0;
-    uint64_t managed = atomic_load(&own->managed_bytes), all = atomic_load(&own->explicit_bytes);
-    return all > managed ? all - managed : 0;
+    uint64_t unseen = atomic_load(&own->managed_bytes) + graphs_promised(), all = atomic_load(&own->explicit_bytes);
+    return all > unseen ? all - unseen : 0;
 }
 
 static uint64_t implicit_bytes(uint64_t measured, uint64_t explicit)
 {
     uint64_t bytes = (measured > explicit ? measured - explicit : 0) + MARGIN_BYTES;
-    uint64_t guess = atomic_load(&process_limits.context_bytes);
+    uint64_t guess = atomic_load(&process_limits.context_bytes) * (uint64_t)atomic_load(&contexts);
     int settling = process_now_ns() - atomic_load(&context_made_at_ns) < SETTLING_NS;
     return settling && bytes < guess ? guess : bytes;
 }
@@ -187,8 +188,9 @@ int measure_context_made(void)
 {
     uint64_t limit = atomic_load(&process_limits.memory_bytes), guess = atomic_load(&process_limits.context_bytes);
     atomic_store(&context_made_at_ns, process_now_ns());
-    if (atomic_fetch_add(&contexts, 1) > 0 || !process_limits_memory())
-        return 1; /* what further contexts take is measured, or small beside the first */
+    atomic_fetch_add(&contexts, 1);
+    if (!process_limits_memory())
+        return 1;
     if (!usage_reserve(guess, limit, USAGE_IMPLICIT)) {
         atomic_fetch_sub(&contexts, 1);
         return 0;
@@ -199,9 +201,12 @@ int measure_context_made(void)
 void measure_context_gone(void)
 {
     int left = atomic_fetch_sub(&contexts, 1) - 1;
+    struct usage_slot *own = atomic_load(&usage_own);
     if (left <= 0) {
         atomic_store(&contexts, 0);
         usage_set_implicit(0, 0);
+    } else if (own && !atomic_load(&own->overheads)) { /* nobody measures: its guess goes with it */
+        usage_release(atomic_load(&process_limits.context_bytes), USAGE_IMPLICIT);
     }
 }
 

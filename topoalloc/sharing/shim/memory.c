@@ -13,7 +13,9 @@
 uint64_t memory_taken(uint64_t bytes)
 {
     uint64_t step = bytes > MIB ? PAGE : SMALL_STEP;
-    return bytes > UINT64_MAX - step ? UINT64_MAX : (bytes + step - 1) / step * step;
+    uint64_t taken = bytes > UINT64_MAX - step ? UINT64_MAX : (bytes + step - 1) / step * step;
+    /* What is left of a page when no further one of the same size fits is charged to those in it. */
+    return taken && taken <= MIB ? PAGE / (PAGE / taken) : taken;
 }
 
 CUresult memory_refused(void)

@@ -24,6 +24,7 @@ int memory_overdrawn(void);
 int pools_refresh(void); /* charges what the pools hold now; 1: some changed */
 int pools_give_back(const struct pointer *pointer);
 int graphs_refresh(void);
+uint64_t graphs_promised(void);
 void pools_forget(void);
 void mappings_forget(void);
 void graphs_forget(void);
