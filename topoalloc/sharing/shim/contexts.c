@@ -158,13 +158,15 @@ CUresult cuCtxSetLimit(int limit, size_t value)
     if (limit < LIMIT_STACK_BYTES || limit > LIMIT_HEAP_BYTES || !process_limits_memory())
         return REAL(cuCtxSetLimit)(limit, value);
     uint64_t wanted = limit_bytes(limit, value), had = atomic_load(&limit_charged[limit]);
-    if (wanted > had && !memory_charge(wanted - had, USAGE_DEVICE))
+    if (wanted > had && !memory_charge(wanted - had, USAGE_IMPLICIT))
         return memory_refused();
     CUresult result = REAL(cuCtxSetLimit)(limit, value);
-    uint64_t kept = result == CUDA_SUCCESS ? wanted : had, charged = wanted > had ? wanted : had;
-    if (charged > kept)
-        memory_discharge(charged - kept, USAGE_DEVICE);
-    atomic_store(&limit_charged[limit], kept);
+    if (result != CUDA_SUCCESS) {
+        memory_discharge(wanted > had ? wanted - had : 0, USAGE_IMPLICIT);
+        return result;
+    }
+    measure_promised(had, wanted);
+    atomic_store(&limit_charged[limit], wanted);
     return result;
 }
 

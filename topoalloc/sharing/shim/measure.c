@@ -29,6 +29,7 @@ static struct local_lock measuring;
 static _Atomic int busy;
 static _Atomic int contexts;
 static _Atomic uint64_t context_made_at_ns;
+static _Atomic uint64_t floor_bytes; /* until the driver takes what was promised, its figure says too little */
 static int agent = -1;
 
 static struct {
@@ -149,6 +150,9 @@ static uint64_t implicit_bytes(uint64_t measured, uint64_t explicit)
 {
     uint64_t bytes = (measured > explicit ? measured - explicit : 0) + MARGIN_BYTES;
     uint64_t guess = atomic_load(&process_limits.context_bytes) * (uint64_t)atomic_load(&contexts);
+    uint64_t floor = atomic_load(&floor_bytes);
+    if (bytes < floor)
+        bytes = floor;
     int settling = process_now_ns() - atomic_load(&context_made_at_ns) < SETTLING_NS;
     return settling && bytes < guess ? guess : bytes;
 }
@@ -198,12 +202,25 @@ int measure_context_made(void)
     return 1;
 }
 
+void measure_promised(uint64_t before_bytes, uint64_t after_bytes)
+{
+    struct usage_slot *own = atomic_load(&usage_own);
+    uint64_t floor = atomic_load(&floor_bytes), lowered = before_bytes > after_bytes ? before_bytes - after_bytes : 0;
+    if (!floor && own && after_bytes > before_bytes)
+        floor = atomic_load(&own->implicit_bytes); /* the promise is in it already */
+    else if (floor)
+        floor = floor + after_bytes > before_bytes ? floor + after_bytes - before_bytes : 0;
+    atomic_store(&floor_bytes, floor);
+    usage_release(lowered, USAGE_IMPLICIT);
+}
+
 void measure_context_gone(void)
 {
     int left = atomic_fetch_sub(&contexts, 1) - 1;
     struct usage_slot *own = atomic_load(&usage_own);
     if (left <= 0) {
         atomic_store(&contexts, 0);
+        atomic_store(&floor_bytes, 0);
         usage_set_implicit(0, 0);
     } else if (own && !atomic_load(&own->overheads)) { /* nobody measures: its guess goes with it */
         usage_release(atomic_load(&process_limits.context_bytes), USAGE_IMPLICIT);
@@ -223,4 +240,5 @@ void measure_forget(void)
     agent = -1;
     atomic_store(&busy, 0);
     atomic_store(&contexts, 0);
+    atomic_store(&floor_bytes, 0);
 }

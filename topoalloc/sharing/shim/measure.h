@@ -2,10 +2,13 @@
 #ifndef TOPOALLOC_MEASURE_H
 #define TOPOALLOC_MEASURE_H
 
+#include <stdint.h>
+
 /* Brings implicit_bytes of the ledger up to date. 1: measured, 0: nobody could tell and the guess stays. */
 int measure_now(void);
 int measure_context_made(void); /* charges the guess before the first context; 0: it does not fit */
 void measure_context_gone(void);
+void measure_promised(uint64_t before_bytes, uint64_t after_bytes); /* charged now, taken by the driver at a launch */
 int measure_busy(void);
 void measure_forget(void);
 
