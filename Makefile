@@ -6,7 +6,7 @@ PROTOS := $(wildcard proto/topoalloc/pb/*.proto)
 DEMO_MACHINE := tests/machines/dgx-a100-epyc-nps4-10nic.topo-m.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help dev check test test-slow bench demo proto check-proto e2e e2e-slow e2e-components cluster shim-gpu gpu-e2e gpu-e2e-pack
+.PHONY: help dev shim check test test-slow bench demo proto check-proto e2e e2e-slow e2e-components cluster shim-gpu gpu-e2e gpu-e2e-pack
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,13 @@ $(BIN)/.dev: pyproject.toml
 	@touch $@ $(BIN)/.run
 
 dev: $(BIN)/.dev ## make the virtual environment with every tool
+
+SHIM := topoalloc/sharing/shim
+
+shim: $(SHIM)/libtopoalloc-vcuda.so ## build the library that keeps containers within their shares (needs a C compiler)
+
+$(SHIM)/libtopoalloc-vcuda.so: $(wildcard $(SHIM)/*.[cS] $(SHIM)/*.h $(SHIM)/*.def) $(SHIM)/exports.map $(SHIM)/compile.flags
+	$(CC) @$(SHIM)/compile.flags $(wildcard $(SHIM)/*.[cS]) -o $@.new && mv $@.new $@
 
 demo: $(BIN)/.run ## eight pods on a recorded DGX A100 under single-numa-node
 	@$(BIN)/topoalloc simulate --node $(DEMO_MACHINE) --gpu-memory 40GiB --pods deploy/demo/pods.yaml --policy single-numa-node

@@ -24,7 +24,7 @@ IMPORTERS = {
     "pyudev": ("topoalloc/topology/readers/udev.py",),
     "inotify_simple": ("topoalloc/kubelet/plugin_directory.py",),
     "grpc": ("topoalloc/kubelet/", "topoalloc/agent/footprint.py"),
-    "topoalloc.pb": ("topoalloc/kubelet/",),
+    "topoalloc.pb": ("topoalloc/kubelet/", "topoalloc/agent/vcuda_registry.py"),
     "yaml": ("topoalloc/yaml_documents.py",),
     "msgspec": ("topoalloc/agent/config.py", "topoalloc/kubelet/", "topoalloc/cluster/api_objects.py"),
     "kubernetes": ("topoalloc/cluster/api_server.py",),

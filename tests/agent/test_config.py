@@ -126,3 +126,44 @@ def test_the_xids_that_are_ignored_can_be_others_or_none() -> None:
     assert parse_config("ignored_xids: []", "c.yaml").ignored_xids == ()
     with pytest.raises(InputError, match="ignored_xids"):
         parse_config("ignored_xids: [all]", "c.yaml")
+
+
+@pytest.mark.parametrize(("text", "ceiling"), [("", None), ("elastic: off", None), ("elastic: 80", 80)])
+def test_elastic_is_off_or_a_ceiling(text: str, ceiling: int | None) -> None:
+    assert parse_config(text, "c.yaml").share_rules().elastic_cores == ceiling
+
+
+@pytest.mark.parametrize("text", ["elastic: on", "elastic: 0", "elastic: 101", "elastic: -1", "elastic: half"])
+def test_any_other_ceiling_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="elastic"):
+        parse_config(text, "c.yaml")
+
+
+def test_the_rules_of_shares_are_configured() -> None:
+    rules = parse_config("{context: 1GiB, without_usage: allow}", "c.yaml").share_rules()
+
+    assert (rules.context_bytes, rules.without_usage) == (1024**3, True)
+
+
+@pytest.mark.parametrize("key", ["run_dir", "lib_dir", "shim_dir", "driver_dir", "cdi_spec_dir"])
+@pytest.mark.parametrize("path", ["relative", "/a/../b", "/a:b", "/a,b", "/a b", "/a/", "/a//b", "/a\\n"])
+def test_a_directory_that_is_no_plain_path_is_refused(key: str, path: str) -> None:
+    with pytest.raises(InputError, match=key):
+        parse_config(f'{{{key}: "{path}", cdi_kind: x.y/z}}', "c.yaml")
+
+
+def test_a_directory_too_long_for_sockets_below_it_is_refused() -> None:
+    with pytest.raises(InputError, match="run_dir: longer than 40"):
+        parse_config(f"run_dir: /{'a' * 60}", "c.yaml")
+
+
+@pytest.mark.parametrize("injection", ["mounts", "envvar", "cdi"])
+def test_vcuda_is_not_combined_with_what_would_put_the_drivers_libraries_back(injection: str) -> None:
+    with pytest.raises(InputError, match="shim: vcuda takes the place"):
+        parse_config(f"{{shim: vcuda, injection: {injection}}}", "c.yaml")
+
+
+def test_a_specification_under_nvidias_kind_is_refused() -> None:
+    with pytest.raises(InputError, match="set cdi_kind"):
+        parse_config("cdi_spec_dir: /var/run/cdi", "c.yaml")
+    assert parse_config("{cdi_spec_dir: /var/run/cdi, cdi_kind: topoalloc.io/gpu}", "c.yaml").cdi_spec_dir

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 from tests.handmade import machine
-from topoalloc.agent.device_files import device_files
+from tests.sharing.test_loader_cache import cache
+from topoalloc.agent.device_files import device_files, with_driver_libraries
+from topoalloc.sharing.edits import DeviceFiles
 from topoalloc.sharing.inventory import Inventory, inventory_of
 from topoalloc.sharing.settings import SharingSettings
 from topoalloc.topology.machine import Machine, Unknown
@@ -109,3 +112,39 @@ def test_on_a_node_without_any_of_them_every_device_is_there_without_nodes(tmp_p
 
     assert found.by_key == dict.fromkeys((*inventory.gpu_keys, *inventory.nic_keys), ())
     assert found.every_gpu == ()
+
+
+def test_the_drivers_libraries_are_those_of_its_directory(tmp_path: Path) -> None:
+    names = (
+        "libcuda.so.1",
+        "libcuda.so.580.159.04",
+        "libnvidia-ml.so.1",
+        "libcuda.so",
+        "libc.so.6",
+        "libnvidia-tls.so.1",
+    )
+    make(tmp_path, *(f"/usr/local/nvidia/{name}" for name in names))
+
+    found = with_driver_libraries(DeviceFiles(), "/usr/local/nvidia", tmp_path)
+
+    assert found.libraries == (
+        ("libcuda.so.1", "/usr/local/nvidia/libcuda.so.1"),
+        ("libcuda.so.580.159.04", "/usr/local/nvidia/libcuda.so.580.159.04"),
+        ("libnvidia-ml.so.1", "/usr/local/nvidia/libnvidia-ml.so.1"),
+    )
+
+
+def test_without_a_directory_they_are_looked_up_in_the_loaders_cache(tmp_path: Path) -> None:
+    flags = {"x86_64": 0x0303, "aarch64": 0x0A03}.get(os.uname().machine, 0)
+    make(tmp_path, "/etc/ld.so.cache")
+    libraries = (("libcuda.so.1", "/usr/lib/libcuda.so.1", flags), ("libc.so.6", "/usr/lib/libc.so.6", flags))
+    (tmp_path / "etc/ld.so.cache").write_bytes(cache(*libraries))
+
+    found = with_driver_libraries(DeviceFiles(), "", tmp_path)
+
+    assert found.libraries == ((("libcuda.so.1", "/usr/lib/libcuda.so.1"),) if flags else ())
+
+
+def test_a_node_without_the_driver_has_no_library_of_it(tmp_path: Path) -> None:
+    assert with_driver_libraries(DeviceFiles(), "", tmp_path).libraries == ()
+    assert with_driver_libraries(DeviceFiles(), "/missing", tmp_path).libraries == ()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
+import yaml
 
-from tests.deploy.manifests import RENDERED, container, mounts, one, pod_spec, rendered
+from tests.deploy.manifests import KUSTOMIZE, RENDERED, container, mounts, one, pod_spec, rendered
 from topoalloc.agent.config import Config, parse_config
 
 CONTAINERS = ("agent", "publish")
@@ -72,14 +77,18 @@ def test_only_the_container_that_publishes_sees_a_token(name: str) -> None:
 
 
 @everywhere
-def test_only_the_agent_can_write_on_the_host_and_only_plugin_sockets(name: str) -> None:
+def test_only_the_agent_can_write_on_the_host_and_only_plugin_sockets_and_shares(name: str) -> None:
     writable = {
         (each, path)
         for each in CONTAINERS
         for path, (mount, _) in mounts(each, name).items()
         if not mount.get("readOnly", False)
     }
-    assert writable == {("agent", "/var/lib/kubelet/device-plugins")}
+    assert writable == {
+        ("agent", "/var/lib/kubelet/device-plugins"),
+        ("agent", "/run/topoalloc"),
+        ("agent", "/var/lib/topoalloc"),
+    }
     assert "/var/lib/kubelet/device-plugins" not in mounts("publish", name)
 
 
@@ -96,6 +105,7 @@ def test_no_mount_shows_the_kubelets_own_folder_or_all_of_sysfs(name: str) -> No
 
     assert paths == {
         "/dev",
+        "/run/topoalloc",
         "/sys/bus",
         "/sys/class",
         "/sys/devices",
@@ -103,10 +113,11 @@ def test_no_mount_shows_the_kubelets_own_folder_or_all_of_sysfs(name: str) -> No
         "/var/lib/kubelet/device-plugins",
         "/var/lib/kubelet/pod-resources",
         "/var/lib/kubelet/pods-api",
+        "/var/lib/topoalloc",
     }
 
 
-@pytest.mark.parametrize("key", ["plugin_dir", "pod_resources", "pods_api", "kubelet_config"])
+@pytest.mark.parametrize("key", ["plugin_dir", "pod_resources", "pods_api", "kubelet_config", "run_dir", "lib_dir"])
 def test_every_path_of_the_configuration_is_mounted(key: str) -> None:
     configured = PurePosixPath(getattr(served_config(), key))
     there = [PurePosixPath(path) for path in mounts("agent")]
@@ -129,7 +140,12 @@ def test_what_the_host_may_lack_is_a_folder_that_is_made_and_nothing_else(name: 
     kinds = {v["hostPath"]["path"]: v["hostPath"]["type"] for v in pod_spec(name)["volumes"] if "hostPath" in v}
 
     made = {path for path, kind in kinds.items() if kind == "DirectoryOrCreate"}
-    assert made == {"/var/lib/kubelet/pod-resources", "/var/lib/kubelet/pods-api"}
+    assert made == {
+        "/run/topoalloc",
+        "/var/lib/kubelet/pod-resources",
+        "/var/lib/kubelet/pods-api",
+        "/var/lib/topoalloc",
+    }
     assert set(kinds.values()) == {"Directory", "DirectoryOrCreate", "File"}
 
 
@@ -208,3 +224,36 @@ def test_the_image_has_no_registry_written_into_it() -> None:
     assert "ARG BASE_IMAGE=python:3.11-slim-bookworm" in lines
     assert {line.split(" AS ")[0] for line in lines if line.startswith("FROM ")} == {"FROM ${BASE_IMAGE}"}
     assert 'ENTRYPOINT ["topoalloc"]' in lines
+
+
+@pytest.mark.parametrize("path", ["/run/topoalloc", "/var/lib/topoalloc"])
+def test_what_is_named_to_the_kubelet_has_the_same_path_on_the_node(path: str) -> None:
+    _, volume = mounts("agent")[path]
+
+    assert volume["hostPath"]["path"] == path
+
+
+def with_components(tmp_path: Path, *names: str) -> dict[str, Any]:
+    """The pod of the base with some components."""
+    where = os.path.relpath(KUSTOMIZE, tmp_path)
+    lines = [f"resources: [{where}/base]", f"components: [{', '.join(f'{where}/components/{n}' for n in names)}]"]
+    (tmp_path / "kustomization.yaml").write_text("\n".join(lines))
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl is not installed")
+    done = subprocess.run([kubectl, "kustomize", str(tmp_path)], check=True, capture_output=True, text=True)
+    (found,) = (item for item in yaml.safe_load_all(done.stdout) if item["kind"] == "DaemonSet")
+    spec: dict[str, Any] = found["spec"]["template"]["spec"]
+    return spec
+
+
+def test_the_processes_of_the_node_are_seen_where_that_is_chosen(tmp_path: Path) -> None:
+    assert with_components(tmp_path, "shim")["hostPID"] is True
+
+
+def test_nodes_without_the_toolkit_show_the_loaders_cache_and_take_specifications(tmp_path: Path) -> None:
+    agent = with_components(tmp_path, "no-toolkit")["containers"][0]
+    places = {mount["mountPath"]: mount.get("readOnly", False) for mount in agent["volumeMounts"]}
+
+    assert places["/host/etc/ld.so.cache"] is True
+    assert places["/var/run/cdi"] is False

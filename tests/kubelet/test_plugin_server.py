@@ -17,7 +17,7 @@ from topoalloc.kubelet.channel import unix_channel
 from topoalloc.kubelet.plugin_server import STREAMS_MAX, DeviceList, PluginServer, Refused
 from topoalloc.pb import deviceplugin_v1beta1_pb2 as pb
 from topoalloc.pb.deviceplugin_v1beta1_pb2_grpc import DevicePluginStub
-from topoalloc.sharing.edits import ContainerEdits
+from topoalloc.sharing.edits import ContainerEdits, Mount
 from topoalloc.sharing.inventory import Inventory, Resource, inventory_of
 from topoalloc.sharing.settings import SharingSettings
 
@@ -35,7 +35,10 @@ class LastComeFirst:
     def allocate(self, resource: Resource, ids: frozenset[str]) -> ContainerEdits:
         if "bad" in ids:
             raise Refused("topoalloc: bad is no device of this node")
-        return ContainerEdits((("KEY", ",".join(sorted(ids))),), ("/dev/null",), ("example.com/gpu=0",))
+        return ContainerEdits((("KEY", ",".join(sorted(ids))),), ("/dev/null",), ("example.com/gpu=0",), MOUNTS)
+
+
+MOUNTS = (Mount("/run/x", "/etc/x"), Mount("/run/x/y", "/etc/x/y", read_only=False))
 
 
 def core_resource(numa_known: bool = True) -> Resource:
@@ -210,6 +213,8 @@ def test_allocate_answers_each_container_request_with_its_edits():
     assert [response.envs["KEY"] for response in answer.container_responses] == ["a,b", "c"]
     assert answer.container_responses[0].devices[0].host_path == "/dev/null"
     assert answer.container_responses[0].cdi_devices[0].name == "example.com/gpu=0"
+    mounts = [(m.host_path, m.container_path, m.read_only) for m in answer.container_responses[0].mounts]
+    assert mounts == [("/run/x", "/etc/x", True), ("/run/x/y", "/etc/x/y", False)]
 
 
 def test_a_refusal_is_a_failed_precondition_with_our_words():

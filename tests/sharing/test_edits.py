@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.handmade import GIB, machine
-from topoalloc.sharing.edits import ContainerEdits, DeviceFiles, Injection, edits_of, nic_variable
+from topoalloc.sharing.edits import ContainerEdits, DeviceFiles, Injection, Mount, edits_of, nic_variable
 from topoalloc.sharing.inventory import Inventory, inventory_of
 from topoalloc.sharing.settings import CORE_RESOURCE, MEMORY_RESOURCE, NIC_RESOURCE, SharingSettings
 from topoalloc.topology.machine import Machine
@@ -152,3 +152,42 @@ def test_every_pool_has_a_variable_of_its_own() -> None:
     names = {nic_variable(name) for name in ("topoalloc.io/nic", "topoalloc.io/nic-rdma", "site.test/fast.nic")}
 
     assert names == {"TOPOALLOC_NIC", "TOPOALLOC_NIC_RDMA", "TOPOALLOC_FAST_NIC"}
+
+
+LIBRARIES = (("libcuda.so.1", "/usr/lib/libcuda.so.1"), ("libnvidia-ml.so.1", "/usr/lib/libnvidia-ml.so.1"))
+WITH_DRIVER = replace(FILES, libraries=LIBRARIES)
+
+
+def test_with_mounts_cores_bring_the_device_nodes_and_the_drivers_libraries() -> None:
+    found = edits(CORE_RESOURCE, Injection.MOUNTS, files=WITH_DRIVER, _0=30)
+
+    assert found.device_paths == ("/dev/nvidia0", "/dev/nvidiactl")
+    assert found.mounts == (
+        Mount("/usr/lib/libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"),
+        Mount("/usr/lib/libnvidia-ml.so.1", "/usr/local/nvidia/lib64/libnvidia-ml.so.1"),
+    )
+    assert dict(found.envs)["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib64"
+
+
+def test_with_mounts_a_nic_brings_its_device_nodes_alone() -> None:
+    found = edits(NIC_RESOURCE, Injection.MOUNTS, files=WITH_DRIVER, _0=1)
+
+    assert found.device_paths == ("/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm")
+    assert found.mounts == ()
+
+
+@pytest.mark.parametrize("injection", [each for each in Injection if each is not Injection.MOUNTS])
+def test_the_drivers_libraries_are_mounted_only_where_that_is_asked_for(injection: Injection) -> None:
+    found = edits(CORE_RESOURCE, injection, files=WITH_DRIVER, _0=30)
+
+    assert found.mounts == ()
+    assert "LD_LIBRARY_PATH" not in dict(found.envs)
+
+
+def test_of_a_variable_or_a_place_that_both_set_the_latter_stays() -> None:
+    one = ContainerEdits((("A", "1"), ("B", "1")), ("/dev/a",), ("x/y=0",), (Mount("/a", "/place"), Mount("/b", "/b")))
+    other = ContainerEdits((("A", "2"),), ("/dev/a", "/dev/b"), ("x/y=1",), (Mount("/c", "/place"),))
+
+    assert one.joined(other) == ContainerEdits(
+        (("B", "1"), ("A", "2")), ("/dev/a", "/dev/b"), ("x/y=0", "x/y=1"), (Mount("/b", "/b"), Mount("/c", "/place"))
+    )

@@ -14,6 +14,7 @@ from topoalloc.errors import InputError
 from topoalloc.sharing.edits import CORES_VARIABLE, MEMORY_VARIABLE, WHOLE_GPUS_VARIABLE, nic_variable
 from topoalloc.sharing.settings import (
     CORE_RESOURCE,
+    CORES_PER_GPU,
     MEMORY_RESOURCE,
     MEMORY_UNIT_BYTES,
     NIC_RESOURCE,
@@ -24,11 +25,17 @@ from topoalloc.sharing.settings import (
     NumaReporting,
     SharingSettings,
 )
+from topoalloc.sharing.share import CONTEXT_BYTES, ShareRules
 from topoalloc.topology.machine import NicFunction, NicLink
 from topoalloc.topology.sizes import parse_size
 from topoalloc.yaml_documents import Document, parse_documents, read_documents
 
 MEMORY_UNIT_BYTES_MIN = 1024**2
+CONTEXT_BYTES_MAX = 64 * 1024**3
+NVIDIA_CDI_KIND = "nvidia.com/gpu"
+# What else may stand in a path that is handed to container runtimes, which split some of their options at `:` and `,`.
+_PLAIN_PATH = re.compile(r"(?:/[A-Za-z0-9_+@=-][A-Za-z0-9._+@=-]{0,127}){1,16}")
+RUN_DIR_CHARACTERS_MAX = 40  # a socket's path has 107, and a share's name takes up to 63 of them
 # A DNS subdomain, a slash, and at most 63 characters; the kubelet puts `requests.` before it and checks the whole.
 _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _RESOURCE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
@@ -57,8 +64,17 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     numa: dict[str, NumaReporting] = msgspec.field(default_factory=dict)
     leftovers: Literal["withhold", "offer"] = "withhold"
     gpu_memory: str | None = None
-    injection: Literal["auto", "device-nodes", "envvar", "cdi", "none"] = "auto"
-    cdi_kind: str = "nvidia.com/gpu"
+    injection: Literal["auto", "device-nodes", "mounts", "envvar", "cdi", "none"] = "auto"
+    cdi_kind: str = NVIDIA_CDI_KIND
+    cdi_spec_dir: str = ""
+    driver_dir: str = ""
+    shim: Literal["auto", "builtin", "vcuda", "hami-core", "none"] = "auto"
+    shim_dir: str = ""
+    elastic: bool | int = False
+    context: str = "600MiB"
+    without_usage: Literal["refuse", "allow"] = "refuse"
+    run_dir: str = "/run/topoalloc"
+    lib_dir: str = "/var/lib/topoalloc"
     host_root: str = "/"
     plugin_dir: str = "/var/lib/kubelet/device-plugins"
     pod_resources: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -76,6 +92,16 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     def sysfs(self) -> str:
         """The folder where the node's own sysfs is seen."""
         return f"{self.host_root.rstrip('/')}/sys"
+
+    def share_rules(self) -> ShareRules:
+        """What holds for every share of the node; raises InputError."""
+        if self.elastic is True or (self.elastic is not False and not 1 <= self.elastic <= CORES_PER_GPU):
+            raise InputError(f"elastic: off, or a percentage from 1 to {CORES_PER_GPU}")
+        context_bytes = parse_size(self.context)
+        if context_bytes > CONTEXT_BYTES_MAX:
+            raise InputError(f"context: {self.context} is more than any context takes")
+        elastic_cores = None if self.elastic is False else self.elastic
+        return ShareRules(elastic_cores, context_bytes, self.without_usage == "allow")
 
     def sharing(self) -> SharingSettings:
         """The part that says how the machine is cut; raises InputError."""
@@ -95,6 +121,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
 
 
 assert parse_size(Config().memory_unit) == MEMORY_UNIT_BYTES
+assert Config().share_rules().context_bytes == CONTEXT_BYTES
 
 
 def load_config(path: str | None) -> Config:
@@ -118,6 +145,7 @@ def _config_of(documents: tuple[Document, ...], name: str) -> Config:
         raise InputError(f"{name}: {error}{_known_keys(str(error))}") from error
     try:
         config.sharing()
+        config.share_rules()
         _ = config.gpu_memory_bytes
         _check_paths(config)
     except InputError as error:
@@ -136,6 +164,30 @@ def _check_paths(config: Config) -> None:
         raise InputError(f"host_root: {config.host_root!r} is no absolute path")
     if not _CDI_KIND.fullmatch(config.cdi_kind):
         raise InputError(f"cdi_kind: {config.cdi_kind!r} is no CDI kind; write one such as nvidia.com/gpu")
+
+    for key in ("run_dir", "lib_dir", "shim_dir", "driver_dir", "cdi_spec_dir"):
+        path = getattr(config, key)
+        needed = key in {"run_dir", "lib_dir"}
+        if (path or needed) and not _PLAIN_PATH.fullmatch(path):
+            raise InputError(
+                f"{key}: {path!r} is no plain absolute path (letters, digits, . _ + @ = - between slashes)"
+            )
+    if len(config.run_dir) > RUN_DIR_CHARACTERS_MAX:
+        raise InputError(f"run_dir: longer than {RUN_DIR_CHARACTERS_MAX} characters, too long for the sockets below it")
+    _check_shim(config)
+
+
+def _check_shim(config: Config) -> None:
+    if config.shim == "vcuda" and config.injection not in {"auto", "device-nodes", "none"}:
+        raise InputError(
+            f"shim: vcuda takes the place of the driver's libraries, which injection: {config.injection} would put "
+            "back; use injection: device-nodes"
+        )
+    if config.cdi_spec_dir and config.cdi_kind == NVIDIA_CDI_KIND:
+        raise InputError(
+            f"cdi_spec_dir: devices of kind {NVIDIA_CDI_KIND} may be described by NVIDIA's toolkit too, and then "
+            "neither counts; set cdi_kind: topoalloc.io/gpu"
+        )
 
 
 def _or(text: str | None, default: str) -> str:

@@ -11,11 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from topoalloc.admission.policy import Policy
+from topoalloc.agent.enforcer import Enforcer
 from topoalloc.allocation.asking import Preference, ask, valid_set
-from topoalloc.allocation.claiming import Claim, Grant, ProofNeeded, Refusal, claim_devices, names_itself
+from topoalloc.allocation.claiming import Claim, Grant, ProofNeeded, Refusal, claim_devices, names_itself, revoked
 from topoalloc.allocation.demand import PodDemand
 from topoalloc.allocation.identity import is_speaking
 from topoalloc.allocation.ledger import (
+    CheckpointEntry,
     Listing,
     Owner,
     State,
@@ -28,6 +30,7 @@ from topoalloc.allocation.ledger import (
 )
 from topoalloc.allocation.vacancy import Question
 from topoalloc.allocation.withholding import withheld_ids
+from topoalloc.errors import MachineError
 from topoalloc.kubelet.evidence import Evidence
 from topoalloc.kubelet.kubelet_config import KubeletConfig
 from topoalloc.kubelet.plugin_server import Refused
@@ -54,11 +57,12 @@ QUIET_S = 0.25  # no List this soon after a call of the kubelet: the container's
 
 @dataclass(frozen=True, slots=True)
 class Injecting:
-    """How granted devices reach a container on this node."""
+    """How granted devices reach a container on this node. `enforcer` None: nothing holds it to a share."""
 
     injection: Injection
     files: DeviceFiles
     cdi_kind: str
+    enforcer: Enforcer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,7 @@ class Desk:
         self._leftovers_known = False
         self._roster: tuple[PodDemand, ...] | None = None
         self._holdings_known = False
+        self._listed_partly = True
         self._kubelet_seen: int | None = None
         self._restored: frozenset[str] = frozenset()
 
@@ -137,11 +142,14 @@ class Desk:
         with self._held() as held:
             if not held:
                 raise Refused(f"topoalloc is busy for {DESK_WAIT_MAX_S:.0f} s already; create the pod again")
+            before = self._state
             try:
                 answer = self._claim(Claim(resource, ids))
+                limits = self._carry_out(before, answer, resource) if isinstance(answer, Grant) else ContainerEdits()
             except Refused:
                 raise
             except Exception as error:  # the user has to read something that helps, and the ledger is unchanged
+                self._keep(before)
                 log.exception("judging %d of %s failed", len(ids), resource.name)
                 raise Refused("topoalloc failed to judge this request; its log on the node says why") from error
             if isinstance(answer, Grant):
@@ -151,7 +159,8 @@ class Desk:
         if isinstance(answer, Refusal):
             raise Refused(f"topoalloc: {answer.reason}")
         injecting = self._injecting
-        return edits_of(self._inventory, resource, ids, injecting.injection, injecting.files, injecting.cdi_kind)
+        devices = edits_of(self._inventory, resource, ids, injecting.injection, injecting.files, injecting.cdi_kind)
+        return devices.joined(limits)
 
     def rebuild(self) -> bool:
         """Fill the ledger from PodResources at start; False when it cannot be asked."""
@@ -159,6 +168,7 @@ class Desk:
             listed_now = self._list_now(patient=False)
             self._learn_leftovers(self._ask_roster())
             self._withhold()
+            self._settle(self._evidence.checkpoint_entries(), remove_others=False)
             return listed_now
 
     def reconcile(self) -> None:
@@ -175,6 +185,7 @@ class Desk:
                     self._keep(only_active(self._state, roster))
                 self._learn_leftovers(roster)
                 self._withhold()
+                self._settle((), remove_others=not self._listed_partly)
         finally:
             self._lock.release()
 
@@ -228,6 +239,27 @@ class Desk:
             }
         raise Refused("topoalloc: the containers in the way change faster than they can be asked about; try again")
 
+    def _carry_out(self, before: State, grant: Grant, resource: Resource) -> ContainerEdits:
+        """Put the container's limits in their place, or take the grant back: nobody runs without the limits that are
+        accounted."""
+        enforcer = self._injecting.enforcer
+        if enforcer is None:
+            return ContainerEdits()
+        try:
+            return enforcer.granted(before, self._state, grant.owner, resource)
+        except MachineError as fault:
+            self._keep(revoked(self._state, grant, self._clock_s()))
+            log.error("%s for %s is taken back, its limits cannot be set: %s", resource.name, grant.owner, fault)  # noqa: TRY400
+            raise Refused(f"topoalloc: the limits of this share cannot be set on the node: {fault}") from fault
+
+    def _settle(self, recorded: tuple[CheckpointEntry, ...], *, remove_others: bool) -> None:
+        if self._injecting.enforcer is None:
+            return
+        try:
+            self._injecting.enforcer.settle(self._state, recorded, remove_others=remove_others)
+        except MachineError as fault:
+            log.warning("%s", fault)
+
     def _ask_roster(self) -> tuple[PodDemand, ...] | None:
         self._roster = self._evidence.roster()
         return self._roster
@@ -256,6 +288,7 @@ class Desk:
         kubelet, age_s = self._evidence.kubelet_start()
         partial = self._roster is None and age_s < KUBELET_SETTLES_S
         self._keep(listed(self._state, Listing(ours, self._state.calls, began_at_s, partial, kubelet)))
+        self._listed_partly = partial
         self._holdings_known = True
         self._remember_restored(kubelet, age_s)
         # What finished init containers leave over is never listed, so waiting for that would mean a List every second.

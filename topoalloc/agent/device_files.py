@@ -1,7 +1,14 @@
-"""Which device nodes of this node belong to which GPU or NIC; looks below /dev and /sys, and only there."""
+"""Which device nodes of this node belong to which GPU or NIC, and where the driver's libraries are.
+
+It looks below /dev and /sys, at the loader's cache and in the driver's directory, and only there.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,6 +21,41 @@ from topoalloc.topology.pci_classes import AMD, NVIDIA
 NVIDIA_SHARED = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 AMD_SHARED = ("/dev/kfd",)
 RDMA_SHARED = ("/dev/infiniband/rdma_cm",)
+# What programs load of NVIDIA's driver for computing and video; what only displays need is left out. Some names carry
+# the driver's version.
+DRIVER_LIBRARY = re.compile(
+    r"lib(?:cuda|cudadebugger|nvcuvid|nvidia-(?:ml|ptxjitcompiler|nvvm|nvvm70|opencl|gpucomp|encode|opticalflow|cfg|"
+    r"compiler|fatbinaryloader|pkcs11|pkcs11-openssl3))\.so\.[0-9][0-9.]{0,30}"
+)
+LIBRARIES_MAX = 64
+DIRECTORY_ENTRIES_MAX = 20_000  # of the driver's directory, which can be the one of all libraries
+
+
+def with_driver_libraries(files: DeviceFiles, driver_dir: str, root: Path = Path("/")) -> DeviceFiles:
+    """The same with the driver's libraries: those in `driver_dir` (a path of the node), or where that is empty those in
+    the node's loader cache below `root`."""
+    found = _listed(root, driver_dir) if driver_dir else _cached(root)
+    libraries = tuple(sorted((name, path) for name, path in found.items() if DRIVER_LIBRARY.fullmatch(name)))
+    return replace(files, libraries=libraries[:LIBRARIES_MAX])
+
+
+def _cached(root: Path) -> Mapping[str, str]:
+    from topoalloc.sharing.loader_cache import CACHE_BYTES_MAX, libraries_in
+
+    try:
+        with (root / "etc/ld.so.cache").open("rb") as stream:
+            return libraries_in(stream.read(CACHE_BYTES_MAX), os.uname().machine)
+    except OSError:
+        return {}
+
+
+def _listed(root: Path, driver_dir: str) -> Mapping[str, str]:
+    try:
+        with os.scandir(root / driver_dir.lstrip("/")) as entries:
+            names = [entry.name for _, entry in zip(range(DIRECTORY_ENTRIES_MAX), entries, strict=False)]
+    except OSError:
+        return {}
+    return {name: f"{driver_dir.rstrip('/')}/{name}" for name in names}
 
 
 def device_files(inventory: Inventory, root: Path = Path("/")) -> DeviceFiles:

@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from topoalloc.agent.chosen_shim import chosen_enforcer
 from topoalloc.agent.config import Config
 from topoalloc.agent.desk import Desk, Injecting
-from topoalloc.agent.device_files import device_files
+from topoalloc.agent.device_files import device_files, with_driver_libraries
 from topoalloc.agent.health_watch import Watch
 from topoalloc.errors import InputError
 from topoalloc.kubelet.evidence import Evidence
@@ -80,12 +81,13 @@ def running_agent(
     sockets: Sockets,
     *,
     live: bool = False,
+    enforces: bool = True,
     tempo: Tempo = REAL_TIME,
     watch: Callable[[Inventory], Watch] | None = None,
     on_failure: Callable[[], None] = lambda: None,
 ) -> Iterator[Agent]:
     """Serve until the block ends. `watch` looks after the devices; None: they stay as they are. `live`: the machine is
-    this node and not a recorded one.
+    this node and not a recorded one. `enforces` off: nothing is put on this node, whatever the configuration says.
 
     `on_failure` is called when a thread ends by a fault: an agent that cannot register had better be restarted.
     """
@@ -98,6 +100,8 @@ def running_agent(
     evidence = Evidence(sockets.pod_resources, sockets.pods_api, sockets.plugin_dir, resources)
     kubelet_config = KubeletConfig(sockets.kubelet_config)
     injecting = _injecting(config, inventory, live=live)
+    if enforces:
+        injecting = replace(injecting, enforcer=chosen_enforcer(config, inventory, live=live))
     lists = DeviceLists(inventory.resources, tempo.lists_apart_s)
     tell_withheld = lists.set_withheld if config.leftovers == "withhold" else None
     desk = Desk(inventory, board_of(machine), evidence, kubelet_config, injecting, tell_withheld, tempo.clock_s)
@@ -126,6 +130,8 @@ def running_agent(
             thread.join(THREAD_JOIN_MAX_S)
         if not any(thread.is_alive() for thread in threads):
             evidence.close()
+            if injecting.enforcer is not None:
+                injecting.enforcer.close()
 
 
 def _watched(run: Callable[[], None], on_failure: Callable[[], None]) -> Callable[[], None]:
@@ -185,5 +191,15 @@ def _injecting(config: Config, inventory: Inventory, *, live: bool) -> Injecting
         injection = Injection.DEVICE_NODES if live else Injection.NONE
     else:
         injection = Injection(config.injection)
-    files = device_files(inventory, Path(config.host_root)) if live else DeviceFiles()
+    root = Path(config.host_root)
+    files = device_files(inventory, root) if live else DeviceFiles()
+    if live and (injection is Injection.MOUNTS or config.cdi_spec_dir):
+        files = with_driver_libraries(files, config.driver_dir, root)
+        if not files.libraries:
+            where = config.driver_dir or "the loader's cache of the node"
+            log.warning("no library of NVIDIA's driver in %s: containers will have none; see driver_dir", where)
+    if live and config.cdi_spec_dir:
+        from topoalloc.agent.cdi_file import write_cdi_spec
+
+        write_cdi_spec(inventory, files, config.cdi_kind, Path(config.cdi_spec_dir))
     return Injecting(injection, files, config.cdi_kind)

@@ -98,6 +98,14 @@ def claim_devices(
     return _granted(state, inventory, claim, speaker, now_s), Grant(speaker.owner, claim.ids)
 
 
+def revoked(state: State, grant: Grant, now_s: float) -> State:
+    """The ledger after a grant that could not be carried out: the kubelet takes it back as after any refusal."""
+    uid = state.holdings[grant.owner].uid
+    refused = {**state.refused, uid: now_s} if uid else state.refused
+    state = without(state, {grant.owner: grant.ids})
+    return replace(state, refused=MappingProxyType(dict(refused)), conversation=None)
+
+
 def _with_reason(fault: str, talk: Conversation | None, speaker: _Speaker) -> str:
     """What the kubelet's pick breaks, and why no better pick existed when it asked."""
     reasons = talk.reasons if talk is not None and talk.owner == speaker.owner else ()

@@ -267,4 +267,8 @@ def _container_response(edits: ContainerEdits) -> pb.ContainerAllocateResponse:
         envs=dict(edits.envs),
         devices=[pb.DeviceSpec(container_path=p, host_path=p, permissions="rw") for p in edits.device_paths],
         cdi_devices=[pb.CDIDevice(name=name) for name in edits.cdi_devices],
+        mounts=[
+            pb.Mount(container_path=m.container_path, host_path=m.host_path, read_only=m.read_only)
+            for m in edits.mounts
+        ],
     )

@@ -15,38 +15,66 @@ from types import MappingProxyType
 
 from topoalloc.sharing.inventory import Device, Inventory, Resource, ResourceKind
 from topoalloc.sharing.settings import CORES_PER_GPU
-from topoalloc.topology.machine import Unknown
+from topoalloc.topology.machine import Gpu, Unknown
 
 # What describes a grant inside a container, by resource; NIC resources have one each, see `nic_variable`.
 CORES_VARIABLE = "TOPOALLOC_CORES"
 WHOLE_GPUS_VARIABLE = "TOPOALLOC_WHOLE_GPUS"
 MEMORY_VARIABLE = "TOPOALLOC_MEMORY"
 
+# Where images made for NVIDIA's GPUs look for the driver's libraries (LD_LIBRARY_PATH and ld.so.conf of theirs).
+DRIVER_DIRECTORY = "/usr/local/nvidia/lib64"
+SEARCH_PATH_VARIABLE = "LD_LIBRARY_PATH"
+
 
 class Injection(StrEnum):
     """How a container gets to its devices."""
 
     DEVICE_NODES = "device-nodes"  # paths below /dev, as far as they exist on this node
+    MOUNTS = "mounts"  # the same and the driver's libraries, for nodes without NVIDIA's container toolkit
     ENVVAR = "envvar"  # NVIDIA_VISIBLE_DEVICES, for the NVIDIA container runtime
     CDI = "cdi"  # fully qualified CDI device names
     NONE = "none"  # only the variables that describe the grant
 
 
 @dataclass(frozen=True, slots=True)
+class Mount:
+    """A path of the node shown to a container, read-only unless said otherwise."""
+
+    host_path: str
+    container_path: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceFiles:
-    """Device nodes that exist on this node, by device key, plus those every user of a GPU needs."""
+    """Device nodes that exist on this node, by device key, plus those every user of a GPU needs, and the driver's
+    libraries by the name that programs load them under (`libcuda.so.1`)."""
 
     by_key: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: MappingProxyType({}))
     every_gpu: tuple[str, ...] = ()
+    libraries: tuple[tuple[str, str], ...] = ()  # name, path on the node
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerEdits:
     """What Allocate returns for one resource of one container."""
 
-    envs: tuple[tuple[str, str], ...]
+    envs: tuple[tuple[str, str], ...] = ()
     device_paths: tuple[str, ...] = ()
     cdi_devices: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+
+    def joined(self, other: ContainerEdits) -> ContainerEdits:
+        """Both; of a variable or a place that both set, `other`'s value stays."""
+        set_there = {name for name, _ in other.envs}
+        placed = {mount.container_path for mount in other.mounts}
+        return ContainerEdits(
+            envs=(*(pair for pair in self.envs if pair[0] not in set_there), *other.envs),
+            device_paths=tuple(dict.fromkeys((*self.device_paths, *other.device_paths))),
+            cdi_devices=tuple(dict.fromkeys((*self.cdi_devices, *other.cdi_devices))),
+            mounts=(*(mount for mount in self.mounts if mount.container_path not in placed), *other.mounts),
+        )
 
 
 def edits_of(
@@ -65,16 +93,27 @@ def edits_of(
     if resource.kind is ResourceKind.MEMORY:
         return ContainerEdits(envs=((MEMORY_VARIABLE, _memory_text(inventory, devices)),))
     envs = _nic_envs(resource, keys) if resource.kind is ResourceKind.NIC else _core_envs(devices)
-    if injection is Injection.DEVICE_NODES:
+    if injection in {Injection.DEVICE_NODES, Injection.MOUNTS}:
         shared = files.every_gpu if resource.kind is ResourceKind.CORE else ()
         paths = tuple(path for key in keys for path in files.by_key.get(key, ())) + shared
-        return ContainerEdits(envs, device_paths=paths)
+        nodes = ContainerEdits(envs, device_paths=paths)
+        with_driver = injection is Injection.MOUNTS and resource.kind is ResourceKind.CORE
+        return nodes.joined(driver_edits(files)) if with_driver else nodes
     if injection is Injection.ENVVAR and resource.kind is ResourceKind.CORE:
         visible = ",".join(_names(inventory, devices))
         return ContainerEdits((*envs, ("NVIDIA_VISIBLE_DEVICES", visible)))
     if injection is Injection.CDI and resource.kind is ResourceKind.CORE:
         return ContainerEdits(envs, cdi_devices=tuple(f"{cdi_kind}={name}" for name in _names(inventory, devices)))
     return ContainerEdits(envs)
+
+
+def driver_edits(files: DeviceFiles) -> ContainerEdits:
+    """The driver's libraries where images made for NVIDIA's GPUs look for them, and a search path for those that do
+    not. The variable takes the place of one that the image may set; a pod's own wins over it."""
+    if not files.libraries:
+        return ContainerEdits()
+    mounts = tuple(Mount(path, f"{DRIVER_DIRECTORY}/{name}") for name, path in files.libraries)
+    return ContainerEdits(envs=((SEARCH_PATH_VARIABLE, DRIVER_DIRECTORY),), mounts=mounts)
 
 
 def _core_envs(devices: list[Device]) -> tuple[tuple[str, str], ...]:
@@ -105,4 +144,9 @@ def _names(inventory: Inventory, devices: list[Device]) -> tuple[str, ...]:
     """The GPUs as NVIDIA's runtime and CDI specs name them: by UUID, which means the same GPU in every process, or by
     index where no source told the UUID."""
     gpus = [inventory.machine.gpus[position] for position in dict.fromkeys(device.position for device in devices)]
-    return tuple(str(gpu.index) if isinstance(gpu.uuid, Unknown) else gpu.uuid for gpu in gpus)
+    return tuple(gpu_name(gpu) for gpu in gpus)
+
+
+def gpu_name(gpu: Gpu) -> str:
+    """The name of a GPU in `NVIDIA_VISIBLE_DEVICES` and in CDI specifications."""
+    return str(gpu.index) if isinstance(gpu.uuid, Unknown) else gpu.uuid

@@ -136,7 +136,7 @@ def running_node(
         )
         with (
             SimulatedKubelet(sockets, machine, settings, behaviour, seed) as kubelet,
-            running_agent(config, machine, for_agent, tempo=tempo) as agent,
+            running_agent(config, machine, for_agent, enforces=False, tempo=tempo) as agent,
         ):
             resources = frozenset(resource.name for resource in agent.inventory.resources)
             if not kubelet.wait_for(resources, REGISTER_LIMIT_S):

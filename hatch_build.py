@@ -1,0 +1,50 @@
+"""Builds the library of topoalloc/sharing/shim into the wheel.
+
+Without a C compiler the wheel is made without it, and the agent then says that shares are not enforced.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SHIM = Path("topoalloc/sharing/shim")
+LIBRARY = SHIM / "libtopoalloc-vcuda.so"
+
+
+class ShimHook(BuildHookInterface):  # type: ignore[type-arg] # hatchling's type parameter is of no use here
+    """Called for wheels; an editable installation takes what `make shim` made."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel" or version == "editable":
+            return
+        root = Path(self.root)
+        sources = sorted(path.relative_to(root) for path in (root / SHIM).glob("*.[cS]"))
+        compiler = shlex.split(os.environ.get("CC", "cc"))
+        if not sources or shutil.which(compiler[0]) is None:
+            self.app.display_warning(
+                f"topoalloc is built WITHOUT {LIBRARY.name} (no {compiler[0]}): shares will not be enforced"
+            )
+            return
+        self._built = Path(tempfile.mkdtemp(prefix="topoalloc-shim-"))
+        built = self._built / LIBRARY.name
+        command = [*compiler, f"@{SHIM / 'compile.flags'}", *map(str, sources), "-o", str(built)]
+        subprocess.run(command, cwd=root, check=True)
+        build_data["force_include"][str(built)] = str(LIBRARY)
+        build_data["pure_python"] = False
+        # Any Python 3 on this architecture: the library knows nothing of Python.
+        build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if hasattr(self, "_built"):
+            shutil.rmtree(self._built, ignore_errors=True)

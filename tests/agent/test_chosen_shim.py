@@ -1,0 +1,148 @@
+"""What enforces shares, by configuration and by what the installation brought; never silently nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.handmade import machine
+from topoalloc.agent import chosen_shim
+from topoalloc.agent.chosen_shim import NOT_ENFORCED, chosen_enforcer
+from topoalloc.agent.config import Config
+from topoalloc.agent.enforcer import Enforcer
+from topoalloc.agent.private_files import FileFault
+from topoalloc.errors import InputError
+from topoalloc.sharing.inventory import Inventory, inventory_of
+from topoalloc.sharing.settings import SharingSettings
+from topoalloc.topology.machine import Machine
+from topoalloc.topology.pci_classes import AMD
+
+
+def served(of: Machine) -> Inventory:
+    inventory = inventory_of(of, SharingSettings())
+    assert isinstance(inventory, Inventory)
+    return inventory
+
+
+NODE = served(machine())
+AMD_NODE = served(replace(machine(), gpus=tuple(replace(gpu, vendor=AMD) for gpu in machine().gpus)))
+
+
+@pytest.fixture(params=[b"\x7fELF", None], ids=["with library", "without library"])
+def brought(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bytes | None:
+    """What the installation brought."""
+    content: bytes | None = request.param
+    monkeypatch.setattr(chosen_shim, "packaged_library", lambda: content)
+    return content
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config(run_dir=str(tmp_path / "run"), lib_dir=str(tmp_path / "lib"), shim_dir=str(tmp_path / "shim"))
+
+
+def with_shim(config: Config, shim: str) -> Config:
+    return Config(**{key: getattr(config, key) for key in ("run_dir", "lib_dir", "shim_dir")}, shim=shim)  # type: ignore[arg-type]
+
+
+def said_by(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+
+def test_a_live_node_enforces_where_its_installation_brought_the_library(
+    config: Config, brought: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    enforcer = chosen_enforcer(config, NODE, live=True)
+
+    assert (enforcer is not None) == (brought is not None)
+    assert len([text for text in said_by(caplog) if NOT_ENFORCED in text]) == (0 if brought else 1)
+    if enforcer is not None:
+        enforcer.close()
+
+
+def test_the_builtin_library_is_installed_before_anybody_is_served(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chosen_shim, "packaged_library", lambda: b"\x7fELF")
+
+    enforcer = chosen_enforcer(with_shim(config, "builtin"), NODE, live=False)
+
+    assert isinstance(enforcer, Enforcer)
+    assert [path.name for path in Path(config.lib_dir).rglob("*.so")] == ["libtopoalloc-vcuda.so"]
+    assert Path(config.run_dir, "shares").is_dir()
+    enforcer.close()
+
+
+def test_the_builtin_shim_without_its_library_is_no_configuration(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chosen_shim, "packaged_library", lambda: None)
+
+    with pytest.raises(InputError, match="built without the library"):
+        chosen_enforcer(with_shim(config, "builtin"), NODE, live=True)
+
+
+def test_nothing_enforced_is_said_once(config: Config, caplog: pytest.LogCaptureFixture) -> None:
+    assert chosen_enforcer(with_shim(config, "none"), NODE, live=True) is None
+    assert said_by(caplog) == [f"shim: none: {NOT_ENFORCED}"]
+
+
+@pytest.mark.parametrize("name", ["auto", "builtin", "none"])
+def test_a_recorded_machine_enforces_only_where_that_is_asked_for(
+    config: Config, brought: bytes | None, name: str
+) -> None:
+    if name == "builtin" and brought is None:
+        return
+    enforcer = chosen_enforcer(with_shim(config, name), NODE, live=False)
+
+    assert (enforcer is not None) == (name == "builtin")
+    assert Path(config.run_dir).exists() == (name == "builtin")
+    if enforcer is not None:
+        enforcer.close()
+
+
+def test_gpus_for_which_there_is_no_shim_are_told(
+    config: Config, brought: bytes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert chosen_enforcer(config, AMD_NODE, live=True) is None
+    assert "AMD" in said_by(caplog)[0]
+
+
+def test_a_node_without_gpus_needs_nothing(config: Config, brought: bytes | None) -> None:
+    assert chosen_enforcer(with_shim(config, "builtin"), served(machine(gpus=0)), live=True) is None
+
+
+@pytest.mark.parametrize(("name", "file"), [("vcuda", "lib64/libcuda.so.1"), ("hami-core", "libvgpu.so")])
+def test_the_library_of_somebody_else_has_to_be_there_at_the_start(config: Config, name: str, file: str) -> None:
+    with pytest.raises(FileFault, match="No such file"):
+        chosen_enforcer(with_shim(config, name), NODE, live=True)
+    path = Path(config.shim_dir, file)
+    path.parent.mkdir(parents=True)
+    path.touch()
+
+    enforcer = chosen_enforcer(with_shim(config, name), NODE, live=True)
+
+    assert isinstance(enforcer, Enforcer)
+    enforcer.close()
+
+
+@pytest.mark.parametrize("key", ["run_dir", "lib_dir"])
+def test_a_linked_directory_ends_the_start(
+    config: Config, tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chosen_shim, "packaged_library", lambda: b"\x7fELF")
+    (tmp_path / "elsewhere").mkdir()
+    Path(getattr(config, key)).symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(FileFault):
+        chosen_enforcer(config, NODE, live=True)
+
+
+def test_the_drivers_version_is_its_first_two_parts(tmp_path: Path) -> None:
+    path = tmp_path / "version"
+    path.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Thu Jul  3 2026\nGCC version: 12\n")
+
+    assert chosen_shim._driver_version(path) == (580, 159)
+    assert chosen_shim._driver_version(tmp_path / "missing") == (0, 0)

@@ -1,0 +1,118 @@
+"""The library on the node: there as a whole, unchanged, or not handed out."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from topoalloc.agent.private_files import FileFault
+from topoalloc.agent.shim_library import check_foreign_shim, install_library, packaged_library
+
+CONTENT = b"\x7fELF and more"
+DIGEST = hashlib.sha256(CONTENT).hexdigest()
+
+
+def library_in(lib_dir: Path) -> Path:
+    return lib_dir / DIGEST[:16] / "libtopoalloc-vcuda.so"
+
+
+def test_the_library_lies_alone_below_a_name_made_of_its_content(tmp_path: Path) -> None:
+    installed = install_library(CONTENT, tmp_path / "lib")
+
+    path = library_in(tmp_path / "lib")
+    assert installed.directory == path.parent
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == CONTENT
+    assert stat.S_IMODE(path.stat().st_mode) == 0o555
+    installed.check()
+
+
+def test_a_library_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:
+    install_library(CONTENT, tmp_path)
+    before = library_in(tmp_path).stat().st_ino
+
+    install_library(CONTENT, tmp_path)
+
+    assert library_in(tmp_path).stat().st_ino == before
+
+
+def test_another_version_lies_beside_it(tmp_path: Path) -> None:
+    old = install_library(CONTENT, tmp_path)
+    new = install_library(b"\x7fELF of a later version", tmp_path)
+
+    assert old.directory != new.directory
+    old.check()
+    new.check()
+
+
+def test_a_changed_library_is_not_handed_out_and_put_right_at_the_next_start(tmp_path: Path) -> None:
+    installed = install_library(CONTENT, tmp_path)
+    library_in(tmp_path).chmod(0o755)
+    library_in(tmp_path).write_bytes(b"\x7fELF of somebody else")
+
+    with pytest.raises(FileFault, match="is not what the agent put there"):
+        installed.check()
+    install_library(CONTENT, tmp_path).check()
+
+
+def test_a_missing_library_is_not_handed_out(tmp_path: Path) -> None:
+    installed = install_library(CONTENT, tmp_path)
+    library_in(tmp_path).unlink()
+
+    with pytest.raises(FileFault, match="is gone"):
+        installed.check()
+
+
+def test_a_link_in_its_place_is_no_library_and_is_replaced(tmp_path: Path) -> None:
+    installed = install_library(CONTENT, tmp_path / "lib")
+    (tmp_path / "mine").write_bytes(CONTENT)
+    library_in(tmp_path / "lib").unlink()
+    library_in(tmp_path / "lib").symlink_to(tmp_path / "mine")
+
+    with pytest.raises(FileFault, match="is gone"):
+        installed.check()
+    install_library(CONTENT, tmp_path / "lib").check()
+    assert not library_in(tmp_path / "lib").is_symlink()
+
+
+def test_a_directory_that_others_can_write_into_is_not_used(tmp_path: Path) -> None:
+    installed = install_library(CONTENT, tmp_path / "lib")
+    tmp_path.chmod(0o777)
+
+    with pytest.raises(FileFault, match="others than its owner can write"):
+        installed.check()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"# a script"])
+def test_what_is_no_library_is_none(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "libtopoalloc-vcuda.so"
+    if content is not None:
+        path.write_bytes(content)
+
+    assert packaged_library(path) is None
+
+
+def test_a_library_of_somebody_else_has_to_be_roots(tmp_path: Path) -> None:
+    (tmp_path / "lib64").mkdir()
+    path = tmp_path / "lib64" / "libcuda.so.1"
+    with pytest.raises(FileFault, match="No such file"):
+        check_foreign_shim(tmp_path, "lib64/libcuda.so.1")
+    path.touch(mode=0o755)
+    check_foreign_shim(tmp_path, "lib64/libcuda.so.1")
+    path.chmod(0o757)
+
+    with pytest.raises(FileFault, match="others than root can change it"):
+        check_foreign_shim(tmp_path, "lib64/libcuda.so.1")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_a_library_that_belongs_to_a_user_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "libvgpu.so").touch()
+    os.chown(tmp_path / "libvgpu.so", 1000, 1000)
+
+    with pytest.raises(FileFault, match="others than root"):
+        check_foreign_shim(tmp_path, "libvgpu.so")

@@ -1,0 +1,114 @@
+"""Which enforcement this node has: as configured or as its installation brought it, checked before anyone is served."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+
+from topoalloc.agent.config import Config
+from topoalloc.agent.enforcer import Enforcer
+from topoalloc.agent.share_directories import ShareDirectories, ShareObserver
+from topoalloc.agent.shim_library import check_foreign_shim, install_library, packaged_library
+from topoalloc.errors import InputError
+from topoalloc.sharing.builtin_shim import BuiltinShim
+from topoalloc.sharing.enforcement import Enforcement
+from topoalloc.sharing.inventory import Inventory
+from topoalloc.topology.pci_classes import AMD
+
+log = logging.getLogger(__name__)
+
+VCUDA_DIRECTORY = "/etc/gpu-manager/vdriver/nvidia"  # where gpu-manager keeps its mirror of the driver
+HAMI_CORE_DIRECTORY = "/usr/local/vgpu"
+DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
+DRIVER_VERSION_BYTES_MAX = 4096
+_DRIVER_VERSION = re.compile(r"Kernel Module[^\n]{0,80}?\s([0-9]{2,5})\.([0-9]{1,5})")
+NOT_ENFORCED = "shares are placed and accounted, but NOTHING KEEPS A CONTAINER WITHIN ITS SHARE"
+
+
+def chosen_enforcer(config: Config, inventory: Inventory, *, live: bool) -> Enforcer | None:
+    """What enforces shares here, ready to serve; None: nothing does, which is said once. Raises InputError or
+    MachineError where what was asked for cannot be had: better no agent than shares without limits."""
+    if not inventory.gpu_keys:
+        return None
+    shim = _chosen(config, inventory, live=live)
+    if shim == "none":
+        return None
+    if shim == "builtin":
+        return _builtin(config, inventory)
+    if shim == "vcuda":
+        return _vcuda(config, inventory)
+    return _hami_core(config, inventory)
+
+
+def _chosen(config: Config, inventory: Inventory, *, live: bool) -> str:
+    if config.shim not in {"auto", "none"}:
+        return config.shim
+    if config.shim == "none":
+        log.warning("shim: none: %s", NOT_ENFORCED)
+        return "none"
+    if not live:
+        log.info("a recorded machine: shares are not enforced (shim: auto)")
+        return "none"
+    if all(gpu.vendor == AMD for gpu in inventory.machine.gpus):
+        log.warning("the GPUs here are AMD's, for which there is no shim: %s", NOT_ENFORCED)
+        return "none"
+    if packaged_library() is None:
+        log.warning(
+            "this installation has no library to put into containers (it was built without one): %s", NOT_ENFORCED
+        )
+        return "none"
+    return "builtin"
+
+
+def _builtin(config: Config, inventory: Inventory) -> Enforcer:
+    content = packaged_library()
+    if content is None:
+        raise InputError("shim: builtin: this installation was built without the library; build it with a C compiler")
+    library = install_library(content, Path(config.lib_dir))
+    shim = BuiltinShim(config.share_rules(), str(library.directory))
+    return Enforcer(inventory, _directories(config, shim), library.check)
+
+
+def _vcuda(config: Config, inventory: Inventory) -> Enforcer:
+    from topoalloc.agent.vcuda_registry import VcudaRegistry
+    from topoalloc.sharing.vcuda_shim import VcudaShim
+
+    directory = Path(config.shim_dir or VCUDA_DIRECTORY)
+
+    def check() -> None:
+        check_foreign_shim(directory, "lib64/libcuda.so.1")
+
+    check()
+    shim = VcudaShim(config.share_rules(), str(directory), _driver_version())
+    return Enforcer(inventory, _directories(config, shim, VcudaRegistry(Path(config.run_dir) / "shares")), check)
+
+
+def _hami_core(config: Config, inventory: Inventory) -> Enforcer:
+    from topoalloc.sharing.hami_core_shim import LIBRARY_NAME, HamiCoreShim
+
+    directory = Path(config.shim_dir or HAMI_CORE_DIRECTORY)
+    if config.elastic is not False:
+        log.warning("elastic: HAMi-core knows no such limit, shares stay as they are")
+
+    def check() -> None:
+        check_foreign_shim(directory, LIBRARY_NAME)
+
+    check()
+    return Enforcer(inventory, _directories(config, HamiCoreShim(str(directory))), check)
+
+
+def _directories(config: Config, shim: Enforcement, *observers: ShareObserver) -> ShareDirectories:
+    log.info("shares are enforced: shim %s, their directories below %s", shim.name, config.run_dir)
+    return ShareDirectories(Path(config.run_dir), shim, observers)
+
+
+def _driver_version(path: Path = DRIVER_VERSION_FILE) -> tuple[int, int]:
+    """The first two parts of the driver's version; zeros where it is not told."""
+    try:
+        with path.open("rb") as stream:
+            text = stream.read(DRIVER_VERSION_BYTES_MAX).decode("utf-8", "replace")
+    except OSError:
+        return 0, 0
+    found = _DRIVER_VERSION.search(text)
+    return (int(found.group(1)), int(found.group(2))) if found else (0, 0)

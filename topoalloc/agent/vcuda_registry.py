@@ -1,0 +1,235 @@
+"""Where the vcuda library registers: one socket in each share's directory, and the host's pids of its container written
+beside it. Which container it is, the socket says; what the caller sends about itself has to agree."""
+
+from __future__ import annotations
+
+import logging
+import os
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from topoalloc.agent.private_files import FileFault, open_directory, remove, write_file
+from topoalloc.pb.vcuda_pb2 import VDeviceRequest
+from topoalloc.sharing.container_cgroup import TEXT_CHARACTERS_MAX, Placed, container_of
+from topoalloc.sharing.grpc_unary import ProtocolFault, UnaryConnection, answer, refusal
+from topoalloc.sharing.share import Share
+from topoalloc.sharing.vcuda_shim import PIDS_FILE, PIDS_MAX, SOCKET, pids_bytes, registered_name
+
+log = logging.getLogger(__name__)
+
+SOCKET_MODE = 0o666  # whatever user a container runs as
+DEADLINE_S = 2.0  # from connecting to having asked
+CONNECTIONS_PER_SHARE_MAX = 16  # a process forks a client when it starts; the oldest connection gives way
+READ_BYTES = 16 * 1024
+PROCESSES_MAX = 100_000  # looked at on a registration
+ROUND_S = 0.5
+PERMISSION_DENIED, FAILED_PRECONDITION, UNAVAILABLE = 7, 9, 14
+
+
+class Refusal(Exception):  # noqa: N818 - an answer, not a fault
+    """Why a registration is refused, with gRPC's status code."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+@dataclass(slots=True)
+class _Connection:
+    client: socket.socket
+    share_name: str
+    until_s: float
+    talk: UnaryConnection = field(default_factory=UnaryConnection)
+
+
+@dataclass(slots=True)
+class _Door:
+    """The socket of one share."""
+
+    share: Share
+    inode: int
+    listener: socket.socket
+    connections: list[_Connection] = field(default_factory=list)
+
+
+class VcudaRegistry:
+    """An observer of the shares' directories with a thread of its own, which starts with the first share."""
+
+    def __init__(
+        self,
+        shares: Path,
+        placed: Callable[[int], Placed | None] | None = None,
+        pids: Callable[[], Iterable[int]] | None = None,
+    ) -> None:
+        """`placed` and `pids` tell the container of a process and all processes; the node's, unless given."""
+        self._shares = shares
+        self._placed = placed or _placed
+        self._pids = pids or _all_pids
+        self._lock = threading.Lock()
+        self._doors: dict[str, _Door] = {}
+        self._selector = selectors.DefaultSelector()
+        self._thread: threading.Thread | None = None
+        self.refused: Counter[str] = Counter()  # by share
+
+    def opened(self, share: Share, directory_fd: int) -> None:
+        inode = os.fstat(directory_fd).st_ino
+        with self._lock:
+            known = self._doors.get(share.name)
+            if known is not None and known.inode == inode:
+                known.share = share
+                return
+            if known is not None:
+                self._close(share.name)
+            remove(directory_fd, SOCKET)
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                # By way of the descriptor: a path could have been led elsewhere since, and has no length to spare.
+                path = f"/proc/self/fd/{directory_fd}/{SOCKET}"
+                listener.bind(path)
+                Path(path).chmod(SOCKET_MODE)
+                listener.listen(CONNECTIONS_PER_SHARE_MAX)
+                listener.setblocking(False)
+            except BaseException:
+                listener.close()
+                raise
+            self._doors[share.name] = _Door(share, inode, listener)
+            self._selector.register(listener, selectors.EVENT_READ, share.name)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="vcuda", daemon=True)
+                self._thread.start()
+
+    def closed(self, name: str) -> None:
+        with self._lock:
+            if name in self._doors:
+                self._close(name)
+
+    def _close(self, name: str) -> None:
+        door = self._doors.pop(name)
+        for connection in door.connections:
+            self._selector.unregister(connection.client)
+            connection.client.close()
+        self._selector.unregister(door.listener)
+        door.listener.close()
+
+    def _run(self) -> None:
+        """Until the last share is closed; the next one starts another thread."""
+        while True:
+            ready = self._selector.select(ROUND_S)
+            with self._lock:
+                if not self._doors:
+                    self._thread = None
+                    return
+                for key, _ in ready:
+                    self._serve(key.data, key.fileobj)
+                self._end_overdue()
+
+    def _serve(self, data: str | _Connection, source: object) -> None:
+        if isinstance(data, str):
+            door = self._doors.get(data)
+            if door is not None and door.listener is source:
+                self._accept(door)
+        elif (door := self._doors.get(data.share_name)) is not None and data in door.connections:
+            self._hear(door, data)
+
+    def _accept(self, door: _Door) -> None:
+        try:
+            client, _ = door.listener.accept()
+        except OSError as error:  # gone already, or no descriptor left
+            log.warning("vcuda: %s", error)
+            return
+        client.setblocking(False)
+        if len(door.connections) >= CONNECTIONS_PER_SHARE_MAX:
+            self._end(door, door.connections[0])
+        connection = _Connection(client, door.share.name, time.monotonic() + DEADLINE_S)
+        door.connections.append(connection)
+        self._selector.register(client, selectors.EVENT_READ, connection)
+
+    def _hear(self, door: _Door, connection: _Connection) -> None:
+        try:
+            data = connection.client.recv(READ_BYTES)
+            out, requests = connection.talk.take(data) if data else (b"", ())
+            for stream, message in requests:
+                out += self._answered(door, connection, stream, message)
+            if out:
+                connection.client.sendall(out)  # a few hundred bytes: a peer that does not read loses its connection
+        except (ProtocolFault, OSError):
+            data = b""
+        if not data:
+            self._end(door, connection)
+
+    def _answered(self, door: _Door, connection: _Connection, stream: int, message: bytes) -> bytes:
+        try:
+            self._register(door, connection, VDeviceRequest.FromString(message))
+        except DecodeError:
+            return refusal(stream, PERMISSION_DENIED, "no VDeviceRequest")
+        except Refusal as why:
+            self.refused[door.share.name] += 1
+            log.warning("vcuda: a registration of share %s is refused: %s", door.share.name, why)
+            return refusal(stream, why.status, str(why))
+        except (OSError, FileFault) as error:
+            log.warning("vcuda: the pids of share %s cannot be written: %s", door.share.name, error)
+            return refusal(stream, UNAVAILABLE, "topoalloc cannot write the pids of this container")
+        return answer(stream, b"")
+
+    def _register(self, door: _Door, connection: _Connection, request: VDeviceRequest) -> None:
+        """Write the pids of the caller's container, once it is known to be the one this socket belongs to."""
+        raw = connection.client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        pid, _, _ = struct.unpack("3i", raw)
+        if pid <= 0:
+            raise Refusal(FAILED_PRECONDITION, "the agent cannot see pids of the node; it needs hostPID")
+        caller = self._placed(pid)
+        if caller is None:
+            raise Refusal(PERMISSION_DENIED, "the caller is in no container of a pod")
+        share = door.share
+        if share.pod_uid not in {"", caller.pod_uid}:
+            raise Refusal(PERMISSION_DENIED, "the caller is in another pod than this share's")
+        if request.pod_uid not in {"", caller.pod_uid} or request.container_id not in {"", caller.container_id}:
+            raise Refusal(PERMISSION_DENIED, "the caller says it is another container than it is")
+        if request.container_name not in {"", registered_name(share)}:
+            raise Refusal(PERMISSION_DENIED, "the caller says it is another container than this share's")
+        pids = [each for each in self._pids() if each == pid or self._placed(each) == caller]
+        if len(pids) > PIDS_MAX:
+            log.warning("vcuda: share %s has %d processes, the library reads %d", share.name, len(pids), PIDS_MAX)
+        fd = open_directory(self._shares / share.name, None)
+        try:
+            if os.fstat(fd).st_ino != door.inode:
+                raise Refusal(UNAVAILABLE, "this share has been given to another container")
+            write_file(fd, PIDS_FILE, pids_bytes(pids), 0o444)
+        finally:
+            os.close(fd)
+
+    def _end(self, door: _Door, connection: _Connection) -> None:
+        door.connections.remove(connection)
+        self._selector.unregister(connection.client)
+        connection.client.close()
+
+    def _end_overdue(self) -> None:
+        now_s = time.monotonic()
+        for door in self._doors.values():
+            for connection in [each for each in door.connections if each.until_s < now_s]:
+                self._end(door, connection)
+
+
+def _placed(pid: int) -> Placed | None:
+    """The container of a process of this node; None also when it has just ended."""
+    try:
+        with Path(f"/proc/{pid}/cgroup").open("rb") as stream:
+            return container_of(stream.read(TEXT_CHARACTERS_MAX).decode("utf-8", "replace"))
+    except OSError:
+        return None
+
+
+def _all_pids() -> list[int]:
+    with os.scandir("/proc") as entries:
+        return [
+            int(entry.name) for _, entry in zip(range(PROCESSES_MAX), entries, strict=False) if entry.name.isdigit()
+        ]

@@ -1,0 +1,57 @@
+"""Our own library in front of the driver: what it reads in a container, and how it gets there.
+
+The layouts are those of topoalloc/sharing/shim/usage_layout.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from topoalloc.sharing.edits import ContainerEdits, Mount
+from topoalloc.sharing.enforcement import Enforced, ShareFile, Upkeep
+from topoalloc.sharing.share import Share, ShareRules, is_elastic
+from topoalloc.sharing.share_file import share_text
+
+LIBRARY_NAME = "libtopoalloc-vcuda.so"
+SHARE_DIRECTORY = "/etc/topoalloc"  # in a container
+LIBRARY_DIRECTORY = "/usr/local/lib/topoalloc"  # in a container
+PRELOAD_FILE = "/etc/ld.so.preload"  # read by glibc's loader in every process; a variable can be unset, this cannot
+AGENT_SOCKET = "agent.sock"
+
+USAGE_FILE_BYTES = 131072
+USAGE_MAGIC = 0x3145474153554154
+USAGE_VERSION = 1
+USAGE_SLOTS_MAX = 1000
+PACE_MAGIC = 0x3145434150415401
+# One page is there from the start (31 processes), so that a full file system shows in Allocate and not in a program.
+# The rest comes as it is used, since the memory of the agent would be charged for it.
+_NEW_USAGE = struct.pack("<QII", USAGE_MAGIC, USAGE_VERSION, USAGE_SLOTS_MAX).ljust(4096, b"\0")
+
+
+@dataclass(frozen=True, slots=True)
+class BuiltinShim:
+    """`library_directory`: where this version's library lies on the node, alone."""
+
+    rules: ShareRules
+    library_directory: str
+    name: str = "builtin"
+
+    def enforced(self, share: Share, directory: str) -> Enforced:
+        files = [
+            ShareFile("share", 0o444, share_text(share, self.rules), Upkeep.COUNTED),
+            # Everything that runs in the container has to write into it, whatever its user.
+            ShareFile("usage", 0o666, _NEW_USAGE, Upkeep.LEFT, USAGE_FILE_BYTES),
+            ShareFile("ld.so.preload", 0o444, f"{LIBRARY_DIRECTORY}/{LIBRARY_NAME}\n".encode()),
+        ]
+        if is_elastic(share, self.rules):
+            # Written long ago: the share's own cores count until the agent sets a pace.
+            pace = struct.pack("<QQQ", PACE_MAGIC, share.cores * 100, 0)
+            files.append(ShareFile("pace", 0o444, pace, Upkeep.LEFT))
+        mounts = (
+            Mount(directory, SHARE_DIRECTORY),
+            Mount(f"{directory}/usage", f"{SHARE_DIRECTORY}/usage", read_only=False),
+            Mount(f"{directory}/ld.so.preload", PRELOAD_FILE),
+            Mount(self.library_directory, LIBRARY_DIRECTORY),
+        )
+        return Enforced(tuple(files), (AGENT_SOCKET,), ContainerEdits(mounts=mounts))
