@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 CGROUP_BYTES_MAX = 16384  # of /proc/<pid>/cgroup: a dozen lines on cgroup v1
 LINES_MAX = 64
-_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-_HASH = r"[0-9a-f]{32}"  # of a static pod
-_UID = rf"(?P<uid>{_UUID}|{_UUID.replace('-', '_')}|{_HASH})"
+_GROUPS = [f"[0-9a-f]{{{count}}}" for count in (8, 4, 4, 4, 12)]
+_HASH = "[0-9a-f]{32}"  # of a static pod
+# systemd has `-` between the names of slices within one another, so `_` stands for it.
+_UID = rf"(?P<uid>{'-'.join(_GROUPS)}|{'_'.join(_GROUPS)}|{_HASH})"
 _CONTAINER = r"(?P<container>[0-9a-f]{64})"
 _QOS = r"(?:burstable|besteffort)"
 # A reader in a cgroup namespace of its own sees what is outside as `/..`, once for each level, and then the rest of
