@@ -14,8 +14,9 @@ from topoalloc.agent import peers
 from topoalloc.agent.metrics_text import metrics_text
 from topoalloc.agent.overuse_rounds import OveruseRounds
 from topoalloc.agent.share_board import ShareBoard
-from topoalloc.agent.share_files import read_shares
+from topoalloc.agent.share_files import OVERUSE, read_list, read_shares
 from topoalloc.sharing.cgroup_path import PodCgroup
+from topoalloc.sharing.overuse_record import parse_records
 from topoalloc.sharing.share_owners import ShareOwner
 
 GPU, GIB = "GPU-8e", 1024**3
@@ -65,6 +66,8 @@ def test_too_much_memory_is_said_once_and_counted(node: Node, caplog: pytest.Log
     assert caplog.text.count(f"{NAME} (pod {UID}) holds {9 * GIB} bytes of {GPU}, granted {8 * GIB}") == 1
     assert node.board.found == {"memory": 1}
     assert node.process.poll() is None
+    written = parse_records(read_list(str(node.run_dir.path), OVERUSE))
+    assert [(one.pod, one.uid, one.containers) for one in written] == [("pod", UID, "app")]
     text = metrics_text(node.board)
     assert 'topoalloc_overuse_found_total{kind="memory"} 1\n' in text
     assert (

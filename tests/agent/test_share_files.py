@@ -12,11 +12,12 @@ import pytest
 from tests.agent.made_shares import NAME, OTHER, RunDir, Slot
 from tests.sharing.made_usage import slot_bytes, usage_bytes
 from topoalloc.agent.share_files import (
+    OWNERS,
     live_slots,
-    read_owners,
+    read_list,
     read_share,
     share_names,
-    write_owners,
+    write_list,
     write_pace,
 )
 from topoalloc.sharing.share_limits import ShareLimits, ShareRefusal
@@ -159,10 +160,10 @@ def test_an_empty_pace_file_is_begun_and_none_is_made(run_dir: RunDir):
 
 
 def test_owners_are_for_root_alone_and_replaced_as_a_whole(run_dir: RunDir):
-    write_owners(str(run_dir.path), "first\n")
-    write_owners(str(run_dir.path), "second\n")
+    write_list(str(run_dir.path), OWNERS, "first\n")
+    write_list(str(run_dir.path), OWNERS, "second\n")
 
-    assert read_owners(str(run_dir.path)) == "second\n"
+    assert read_list(str(run_dir.path), OWNERS) == "second\n"
     assert (run_dir.path / "owners").stat().st_mode & 0o777 == 0o600
     assert sorted(path.name for path in run_dir.path.iterdir()) == ["owners"]
 
@@ -173,8 +174,8 @@ def test_owners_do_not_go_where_a_link_leads(run_dir: RunDir):
     (run_dir.path / ".owners.new").symlink_to(canary)
     (run_dir.path / "owners").symlink_to(canary)
 
-    assert read_owners(str(run_dir.path)) == ""
-    write_owners(str(run_dir.path), "mine\n")
+    assert read_list(str(run_dir.path), OWNERS) == ""
+    write_list(str(run_dir.path), OWNERS, "mine\n")
 
     assert canary.read_text() == "whole"
-    assert read_owners(str(run_dir.path)) == "mine\n"
+    assert read_list(str(run_dir.path), OWNERS) == "mine\n"

@@ -13,7 +13,7 @@ import pytest
 from tests.agent.made_shares import NAME, OTHER, UID, RunDir, Slot, answer, connected
 from tests.sharing.made_usage import share_bytes, usage_bytes
 from topoalloc.agent.share_board import ShareBoard
-from topoalloc.agent.share_files import read_owners
+from topoalloc.agent.share_files import OWNERS, read_list
 from topoalloc.agent.share_rounds import ShareRounds
 from topoalloc.agent.share_sockets import ShareSockets
 from topoalloc.sharing.share_owners import ShareOwner, parse_owners
@@ -80,11 +80,11 @@ def test_a_new_grant_of_the_same_name_does_not_continue_the_old_one(node: Node):
 def test_owners_are_told_when_they_change(node: Node):
     node.run_dir.make()
     node.rounds.look()
-    assert parse_owners(read_owners(str(node.run_dir.path))) == {NAME: OWNER}
+    assert parse_owners(read_list(str(node.run_dir.path), OWNERS)) == {NAME: OWNER}
     node.owners = {}
     node.rounds.look()
 
-    assert read_owners(str(node.run_dir.path)) == ""
+    assert read_list(str(node.run_dir.path), OWNERS) == ""
 
 
 def test_a_run_dir_that_cannot_be_read_is_said_once(node: Node, caplog: pytest.LogCaptureFixture):

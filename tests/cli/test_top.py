@@ -12,7 +12,7 @@ import pytest
 
 from tests.agent.made_shares import NAME, OTHER, RunDir, Slot
 from tests.sharing.made_usage import GIB, share_bytes
-from topoalloc.agent.share_files import write_owners
+from topoalloc.agent.share_files import OWNERS, write_list
 from topoalloc.cli.main import main
 from topoalloc.cli.usage_table import SharesSeen, usage_json, usage_table
 from topoalloc.sharing.share_limits import ShareLimits, ShareRefusal
@@ -73,7 +73,7 @@ def test_a_share_of_which_nothing_can_be_read_is_a_line_with_the_reason():
 def test_a_node_is_read_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run_dir = RunDir(tmp_path)
     slot = Slot(run_dir.make(NAME, share_bytes()), 3, explicit=GIB)
-    write_owners(str(tmp_path), f"{NAME} ns p c -\nnonsense\n../x ns p c -\n")
+    write_list(str(tmp_path), OWNERS, f"{NAME} ns p c -\nnonsense\n../x ns p c -\n")
 
     assert top("--run-dir", str(tmp_path)) == 0
     slot.end()

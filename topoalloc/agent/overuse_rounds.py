@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Mapping
 
 from topoalloc.agent.peers import Process, container_process, kill
 from topoalloc.agent.share_board import ShareBoard
-from topoalloc.agent.share_files import read_share
+from topoalloc.agent.share_files import OVERUSE, read_share, write_list
 from topoalloc.sharing.cgroup_path import PodCgroup
 from topoalloc.sharing.overuse import (
     SAMPLE_PERIOD_S,
@@ -20,6 +22,7 @@ from topoalloc.sharing.overuse import (
     WatchedShare,
     overuse,
 )
+from topoalloc.sharing.overuse_record import RECORDS_MAX, OveruseRecord, record_of, records_text
 from topoalloc.sharing.share_limits import ShareLimits, gpu_of
 from topoalloc.sharing.share_sample import ShareSample
 from topoalloc.sharing.usage import Usage
@@ -52,6 +55,8 @@ class OveruseRounds:
         self._find = find
         self._end = end
         self._state: OveruseState = {}
+        self._records: deque[OveruseRecord] = deque(maxlen=RECORDS_MAX)
+        self._complained = False
 
     def run(self, stop: threading.Event) -> None:
         """Go on until `stop`."""
@@ -104,6 +109,20 @@ class OveruseRounds:
         if finding.new:
             self._board.found[str(finding.kind)] += 1
             log.warning("overuse (%s): %s", finding.kind, finding)
+            self._record(finding)
+
+    def _record(self, finding: Finding) -> None:
+        """For whoever makes events of it."""
+        owners = [self._board.owners[name] for name in finding.shares if name in self._board.owners]
+        if not owners:
+            return
+        self._records.append(record_of(finding, owners, int(time.time())))
+        try:
+            write_list(self._run_dir, OVERUSE, records_text(self._records))
+        except OSError as error:
+            if not self._complained:
+                log.warning("findings cannot be written for topoalloc publish: %s", error.strerror)
+            self._complained = True
 
     def _stop(self, finding: Finding) -> None:
         for one in finding.processes:

@@ -31,8 +31,8 @@ from topoalloc.sharing.usage import (
 )
 
 SHARES_MAX = 4096  # far above the containers of a node
-OWNERS_BYTES_MAX = 2 * 1024**2
-OWNERS = "owners"
+LIST_BYTES_MAX = 2 * 1024**2
+OWNERS, OVERUSE = "owners", "overuse"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
@@ -126,23 +126,23 @@ def write_pace(run_dir: str, name: str, cores_now: int) -> bool:
     return True
 
 
-def write_owners(run_dir: str, text: str) -> None:
-    """Replace the list of owners, which root alone can read; raises OSError."""
+def write_list(run_dir: str, name: str, text: str) -> None:
+    """Replace a list of the agent's (OWNERS, OVERUSE), which root alone can read; raises OSError."""
     with _opened(run_dir, None) as fd:
-        temporary = f".{OWNERS}.new"
+        temporary = f".{name}.new"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=fd)
         made = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FILE, 0o600, dir_fd=fd)
         with open(made, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
             file.write(text)
-        os.rename(temporary, OWNERS, src_dir_fd=fd, dst_dir_fd=fd)
+        os.rename(temporary, name, src_dir_fd=fd, dst_dir_fd=fd)
 
 
-def read_owners(run_dir: str) -> str:
-    """The list of owners; empty where there is none to read."""
+def read_list(run_dir: str, name: str) -> str:
+    """Such a list; empty where there is none to read."""
     try:
-        with _opened(run_dir, None) as run_fd, _regular(OWNERS, os.O_RDONLY, run_fd) as fd:
-            return os.pread(fd, OWNERS_BYTES_MAX, 0).decode("utf-8", "replace")
+        with _opened(run_dir, None) as run_fd, _regular(name, os.O_RDONLY, run_fd) as fd:
+            return os.pread(fd, LIST_BYTES_MAX, 0).decode("utf-8", "replace")
     except OSError:
         return ""
 

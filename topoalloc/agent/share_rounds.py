@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from topoalloc.agent.share_board import ShareBoard
-from topoalloc.agent.share_files import read_shares, share_names, write_owners, write_pace
+from topoalloc.agent.share_files import OWNERS, read_shares, share_names, write_list, write_pace
 from topoalloc.agent.share_sockets import ShareSockets, SocketOwner
 from topoalloc.sharing.pace import PACE_PERIOD_S, PaceShare, PaceState, is_wanting, pace
 from topoalloc.sharing.share_limits import ShareLimits, gpu_of, shown_gpu
@@ -101,7 +101,7 @@ class ShareRounds:
         if text == self._told:
             return
         try:
-            write_owners(self._run_dir, text)
+            write_list(self._run_dir, OWNERS, text)
         except OSError as error:
             self._complain(f"the owners of shares cannot be written: {error.strerror}")
             return

@@ -8,7 +8,7 @@ import sys
 import time
 
 from topoalloc.agent.config import Config
-from topoalloc.agent.share_files import read_owners, read_shares, share_names
+from topoalloc.agent.share_files import OWNERS, read_list, read_shares, share_names
 from topoalloc.cli.usage_table import SharesSeen, usage_json, usage_table
 from topoalloc.errors import InputError, MachineError
 from topoalloc.sharing.share_owners import parse_owners
@@ -39,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     while True:
         time.sleep(args.interval)
         now = _samples(args.run_dir)
-        seen = SharesSeen(now, _rates(before, now), parse_owners(read_owners(args.run_dir)))
+        seen = SharesSeen(now, _rates(before, now), parse_owners(read_list(args.run_dir, OWNERS)))
         text = usage_json(seen) if args.form == "json" else usage_table(seen)
         sys.stdout.write((_CLEAR if is_screen else "") + text)
         sys.stdout.flush()
