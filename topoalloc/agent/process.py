@@ -112,13 +112,13 @@ def running_agent(
     sessions = Sessions(sockets.plugin_dir, lists, desk)
     stop = threading.Event()
     work: dict[str, Callable[[], None]] = {"sessions": sessions.run}
-    if tempo.reconciles:
+    if tempo.reconciles:  # what a simulation grants is nowhere on this node
         work["reconcile"] = lambda: _reconcile(desk, stop)
+        share_watch = _share_watch(config, desk, inventory, live=live)
+        work["share watch"] = lambda: share_watch.run(stop)
     if watch is not None:
         rounds = _HealthRounds(desk, lists, watch(inventory))
         work["health"] = lambda: rounds.run(stop)
-    share_watch = _share_watch(config, desk, inventory, live=live)
-    work["share watch"] = lambda: share_watch.run(stop)
     threads = [threading.Thread(target=_watched(run, on_failure), name=name, daemon=True) for name, run in work.items()]
     for thread in threads:
         thread.start()
