@@ -20,7 +20,11 @@ NESTING_MAX = 3  # blocks within blocks, counted below the function's own body
 
 # Each outside thing has one module (or room) that touches it.
 IMPORTERS = {
-    "pynvml": ("topoalloc/topology/readers/nvml.py", "topoalloc/topology/readers/nvml_events.py"),
+    "pynvml": (
+        "topoalloc/topology/readers/nvml.py",
+        "topoalloc/topology/readers/nvml_events.py",
+        "topoalloc/topology/readers/nvml_processes.py",
+    ),
     "pyudev": ("topoalloc/topology/readers/udev.py",),
     "inotify_simple": ("topoalloc/kubelet/plugin_directory.py",),
     "grpc": ("topoalloc/kubelet/", "topoalloc/agent/footprint.py"),

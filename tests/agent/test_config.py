@@ -167,3 +167,32 @@ def test_a_specification_under_nvidias_kind_is_refused() -> None:
     with pytest.raises(InputError, match="set cdi_kind"):
         parse_config("cdi_spec_dir: /var/run/cdi", "c.yaml")
     assert parse_config("{cdi_spec_dir: /var/run/cdi, cdi_kind: topoalloc.io/gpu}", "c.yaml").cdi_spec_dir
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", None),
+        ("metrics: off\n", None),
+        ("metrics: 127.0.0.1:9400\n", ("127.0.0.1", 9400)),
+        ("metrics: '[::1]:9400'\n", ("::1", 9400)),
+        ("metrics: 0.0.0.0:65535\n", ("0.0.0.0", 65535)),
+    ],
+)
+def test_metrics_are_off_or_at_an_address(text: str, expected: tuple[str, int] | None):
+    assert parse_config(text, "config.yaml").metrics_address == expected
+
+
+@pytest.mark.parametrize(
+    "value", ["on", "9400", "'localhost'", "'localhost:0'", "'localhost:65536'", "'a b:1'", "':1'"]
+)
+def test_an_address_of_metrics_that_is_none_is_refused(value: str):
+    with pytest.raises(InputError, match="metrics"):
+        parse_config(f"metrics: {value}\n", "config.yaml")
+
+
+def test_overuse_is_reported_unless_it_is_to_be_stopped():
+    assert parse_config("", "config.yaml").overuse == "report"
+    assert parse_config("overuse: stop\n", "config.yaml").overuse == "stop"
+    with pytest.raises(InputError, match="overuse"):
+        parse_config("overuse: perhaps\n", "config.yaml")

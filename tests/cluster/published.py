@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +19,7 @@ from topoalloc.cluster.node_view import NodeView
 from topoalloc.cluster.pacing import Pace
 from topoalloc.cluster.publisher import Paces, Publisher, Wanted
 from topoalloc.kubelet.simulated.settings import Behaviour, KubeletSettings
+from topoalloc.sharing.overuse_record import OveruseRecord
 from topoalloc.topology.machine import Machine
 from topoalloc.topology.sources import load_machine
 
@@ -83,12 +84,13 @@ def publishing(
     paces: Paces = PACES,
     wanted: Wanted | None = None,
     wall_s: float | None = None,
+    overuses: Callable[[], tuple[OveruseRecord, ...]] | None = None,
 ) -> Iterator[Published]:
     """Publish for NODE until the block ends; a fault of the publisher fails the test."""
     faults: list[BaseException] = []
     view = NodeView(inventory_for(Config(), machine()), pod_resources, kubelet_config, QUICK, health_period_s=0.1)
     clocks = {} if wall_s is None else {"wall_s": lambda: wall_s}
-    publisher = Publisher(ApiServer(config), NODE, view, wanted, paces, **clocks)
+    publisher = Publisher(ApiServer(config), NODE, view, wanted, paces, **clocks, overuses=overuses)
 
     def run() -> None:
         try:

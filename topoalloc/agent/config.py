@@ -41,6 +41,8 @@ _LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _RESOURCE_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[-A-Za-z0-9_.]{{0,61}}[A-Za-z0-9])?")
 RESOURCE_PREFIX_CHARACTERS_MAX = 253 - len("requests.")
 _CDI_KIND = re.compile(rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z](?:[-A-Za-z0-9_]{{0,61}}[A-Za-z0-9])?")
+PORT_MAX = 65535
+_ADDRESS = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%]+)\]|(?P<host>[A-Za-z0-9.-]{1,253})):(?P<port>[0-9]{1,5})")
 
 
 class NicPoolKeys(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -75,6 +77,8 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     without_usage: Literal["refuse", "allow"] = "refuse"
     run_dir: str = "/run/topoalloc"
     lib_dir: str = "/var/lib/topoalloc"
+    overuse: Literal["report", "stop"] = "report"
+    metrics: str | bool = False
     host_root: str = "/"
     plugin_dir: str = "/var/lib/kubelet/device-plugins"
     pod_resources: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -102,6 +106,16 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
             raise InputError(f"context: {self.context} is more than any context takes")
         elastic_cores = None if self.elastic is False else self.elastic
         return ShareRules(elastic_cores, context_bytes, self.without_usage == "allow")
+
+    @property
+    def metrics_address(self) -> tuple[str, int] | None:
+        """Host and port of the metrics endpoint, None: off. Raises InputError."""
+        if self.metrics is False:
+            return None
+        match = None if self.metrics is True else _ADDRESS.fullmatch(self.metrics)
+        if match is None or not 1 <= int(match["port"]) <= PORT_MAX:
+            raise InputError("metrics: off, or HOST:PORT such as 127.0.0.1:9400; [HOST]:PORT for IPv6")
+        return match["v6"] or match["host"], int(match["port"])
 
     def sharing(self) -> SharingSettings:
         """The part that says how the machine is cut; raises InputError."""
@@ -146,7 +160,7 @@ def _config_of(documents: tuple[Document, ...], name: str) -> Config:
     try:
         config.sharing()
         config.share_rules()
-        _ = config.gpu_memory_bytes
+        _ = config.gpu_memory_bytes, config.metrics_address
         _check_paths(config)
     except InputError as error:
         raise InputError(f"{name}: {error}") from error

@@ -15,6 +15,7 @@ from topoalloc.agent.config import Config
 from topoalloc.agent.desk import Desk, Injecting
 from topoalloc.agent.device_files import device_files, with_driver_libraries
 from topoalloc.agent.health_watch import Watch
+from topoalloc.agent.share_watch import ShareWatch, ShareWatchSettings
 from topoalloc.errors import InputError
 from topoalloc.kubelet.evidence import Evidence
 from topoalloc.kubelet.kubelet_config import KubeletConfig
@@ -24,7 +25,9 @@ from topoalloc.kubelet.sessions import Sessions
 from topoalloc.placement.board import board_of
 from topoalloc.sharing.edits import DeviceFiles, Injection
 from topoalloc.sharing.inventory import Inventory, InventoryRefusal, inventory_of
+from topoalloc.sharing.share_owners import ShareOwner, share_name_of
 from topoalloc.topology.machine import Machine
+from topoalloc.topology.sizes import parse_size
 
 log = logging.getLogger(__name__)
 
@@ -113,8 +116,10 @@ def running_agent(
     sessions = Sessions(sockets.plugin_dir, lists, desk)
     stop = threading.Event()
     work: dict[str, Callable[[], None]] = {"sessions": sessions.run}
-    if tempo.reconciles:
+    if tempo.reconciles:  # what a simulation grants is nowhere on this node
         work["reconcile"] = lambda: _reconcile(desk, stop)
+        share_watch = _share_watch(config, desk, inventory, live=live)
+        work["share watch"] = lambda: share_watch.run(stop)
     if watch is not None:
         rounds = _HealthRounds(desk, lists, watch(inventory))
         work["health"] = lambda: rounds.run(stop)
@@ -183,6 +188,27 @@ class _HealthRounds:
             log.info("%s is in order again", key)
         self.desk.set_unhealthy(frozenset(now))
         self.lists.set_unhealthy(frozenset(now))
+
+
+def _share_watch(config: Config, desk: Desk, inventory: Inventory, *, live: bool) -> ShareWatch:
+    """What one process may hold beyond its grant for a moment, as while its context is made, is a memory unit."""
+    settings = ShareWatchSettings(
+        run_dir=config.run_dir,
+        metrics=config.metrics_address,
+        kills=config.overuse == "stop",
+        tolerance_bytes=parse_size(config.memory_unit),
+        live=live,
+    )
+    return ShareWatch(settings, lambda: share_owners(desk, inventory))
+
+
+def share_owners(desk: Desk, inventory: Inventory) -> dict[str, ShareOwner]:
+    """Which container holds which share now, by the share's name, as far as the containers are known."""
+    return {
+        name: ShareOwner(owner.namespace, owner.pod, owner.container, holding.uid)
+        for owner, holding in desk.state.holdings.items()
+        if owner.named and (name := share_name_of(inventory, holding.ids)) is not None
+    }
 
 
 def _injecting(config: Config, inventory: Inventory, *, live: bool) -> Injecting:

@@ -19,6 +19,8 @@ VERBS = {
     "record": "write a snapshot of this node, fit for a bug report",
     "simulate": "run pods on a recorded machine against the real agent and a simulated kubelet",
     "agent": "serve this node's GPUs and NICs to the kubelet",
+    "top": "show what containers use of their shares of this node's GPUs",
+    "verify": "say, inside a container, whether the limits of its share are active",
     "publish": "show this node's topology, and why its pods were rejected, in the cluster",
 }
 

@@ -17,12 +17,14 @@ reduce_footprint()
 
 from topoalloc.agent.config import Config, load_config  # noqa: E402
 from topoalloc.agent.process import inventory_for  # noqa: E402
+from topoalloc.agent.share_files import OVERUSE, read_list  # noqa: E402
 from topoalloc.cli.agent import log_to_stderr  # noqa: E402
 from topoalloc.cli.chosen_machine import add_gpu_memory_argument, parse_gpu_memory  # noqa: E402
 from topoalloc.cluster.api_server import ApiServer  # noqa: E402
 from topoalloc.cluster.node_view import NodeView  # noqa: E402
 from topoalloc.cluster.publisher import Publisher, Wanted  # noqa: E402
 from topoalloc.errors import InputError  # noqa: E402
+from topoalloc.sharing.overuse_record import OveruseRecord, parse_records  # noqa: E402
 from topoalloc.topology.sources import discover, load_machine  # noqa: E402
 
 NODE_VARIABLE = "NODE_NAME"
@@ -59,7 +61,11 @@ def run(args: argparse.Namespace) -> int:
     view = _view(args, config)
     server = ApiServer(None if args.kubeconfig is None else Path(args.kubeconfig))
     wanted = Wanted(*(part in config.publish for part in ("labels", "annotation", "events")))
-    publisher = Publisher(server, node, view, wanted)
+
+    def overuses() -> tuple[OveruseRecord, ...]:
+        return parse_records(read_list(config.run_dir, OVERUSE))
+
+    publisher = Publisher(server, node, view, wanted, overuses=overuses)
 
     def publish() -> None:
         try:

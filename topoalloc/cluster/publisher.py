@@ -15,9 +15,11 @@ from topoalloc.cluster.api_objects import ApiContentError, SeenPod, node_words
 from topoalloc.cluster.api_server import UNAUTHORIZED, UNREACHED, ApiError, ApiServer
 from topoalloc.cluster.node_patch import NodeWords, merge_patch
 from topoalloc.cluster.node_view import NodeView
+from topoalloc.cluster.overuse_event import overuse_event, overuse_event_name
 from topoalloc.cluster.pacing import Pace, Pacing, pause_s
 from topoalloc.cluster.pod_watch import PodWatch
 from topoalloc.cluster.rejection import Rejection, event_object, note_of
+from topoalloc.sharing.overuse_record import OveruseRecord
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ EVENT_LOST = frozenset({400, 404, 413, 422})
 TOO_MANY, SERVER_FAULT_MIN = 429, 500  # like 401 and no answer: another event would fare no better
 CONFLICT = 409
 NOT_FOUND = 404
+OVERUSE_PERIOD_S = 5.0  # how often the agent's findings are read
 WAIT_MAX_S = 60.0  # of the loop, whatever it waits for
 THREAD_JOIN_MAX_S = 3.0
 
@@ -81,7 +84,9 @@ class Publisher:
         paces: Paces | None = None,
         clock_s: Callable[[], float] = time.monotonic,
         wall_s: Callable[[], float] = time.time,
+        overuses: Callable[[], tuple[OveruseRecord, ...]] | None = None,
     ) -> None:
+        """`overuses`: what the agent's watchdog found; None: nobody tells."""
         self._server = server
         self._node = node
         self._view = view
@@ -101,6 +106,8 @@ class Publisher:
         self._remembered: OrderedDict[str, None] = OrderedDict()
         self._event_pacing = Pacing()
         self._allowance = Allowance(clock_s())
+        self._overuses = overuses
+        self._overuses_at_s = clock_s()
         self._complaints: dict[str, int] = {}
         self._fault: Exception | None = None
 
@@ -140,8 +147,9 @@ class Publisher:
         """Everything that is due now."""
         self._allowance, dropped = self._allowance.turned(self._clock_s())
         if dropped:
-            log.warning("%d more pods were rejected in the last minute; no event of ours tells of them", dropped)
+            log.warning("%d more events were due in the last minute; none of ours tells of them", dropped)
         self._take_news()
+        self._take_overuses()
         self._view.look(self._clock_s())
         self._compare()
         if _is_due(self._node_pacing.due_at_s(self._paces.node), self._clock_s()):
@@ -159,6 +167,8 @@ class Publisher:
             self._next_event_s(),
             self._verify_at_s,
         ]
+        if self._overuses is not None and self._what.events:
+            times.append(self._overuses_at_s)
         times.extend(one.seen_s + self._paces.explain_wait_s for one in self._waiting if one.event is None)
         soonest_s = min(at_s for at_s in times if at_s is not None)
         return min(max(0.0, soonest_s - self._clock_s()), WAIT_MAX_S)
@@ -222,6 +232,24 @@ class Publisher:
             if passed:
                 self._queue(_Waiting(pod.rejection, self._clock_s()))
 
+    def _take_overuses(self) -> None:
+        """Findings of the agent's that are new here; their events are worded already."""
+        now_s = self._clock_s()
+        if self._overuses is None or not self._what.events or now_s < self._overuses_at_s:
+            return
+        self._overuses_at_s = now_s + OVERUSE_PERIOD_S
+        for record in self._overuses():
+            name = overuse_event_name(record)
+            if name in self._remembered or self._wall_s() - record.found_s > REJECTED_AGO_MAX_S:
+                continue
+            self._remember(name)
+            self._allowance, passed = self._allowance.asked(EVENTS_PER_MINUTE_MAX)
+            if passed:
+                about = Rejection(record.namespace, record.pod, record.uid, "", "", None)
+                event = overuse_event(record, self._node, _rfc3339(self._wall_s()))
+                self._queue(_Waiting(about, now_s, event))
+                self._event_pacing = self._event_pacing.changed(now_s)
+
     def _remember(self, uid: str) -> None:
         self._remembered[uid] = None
         if len(self._remembered) > REMEMBERED_MAX:
@@ -274,7 +302,7 @@ class Publisher:
                 return
         else:
             self._well("events", "events")
-            log.info("%s was rejected: %s", pod, one.event["message"])
+            log.info("%s: event %s: %s", pod, one.event["reason"], one.event["message"])
         if is_done:
             self._waiting.remove(one)
         self._event_pacing = self._event_pacing.succeeded(self._clock_s(), self._paces.events)

@@ -1,0 +1,163 @@
+"""What one look at the shares hands on: owners, rates, sockets; and the pace that elastic shares are set."""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.agent.made_shares import NAME, OTHER, UID, RunDir, Slot, answer, connected
+from tests.sharing.made_usage import share_bytes, usage_bytes
+from topoalloc.agent.share_board import ShareBoard
+from topoalloc.agent.share_files import OWNERS, read_list
+from topoalloc.agent.share_rounds import ShareRounds
+from topoalloc.agent.share_sockets import ShareSockets
+from topoalloc.sharing.share_owners import ShareOwner, parse_owners
+
+OWNER = ShareOwner("ns", "pod", "app", UID)
+
+
+class Node:
+    """A run_dir, and the rounds that look at it."""
+
+    def __init__(self, path: Path) -> None:
+        self.run_dir = RunDir(path)
+        self.board = ShareBoard()
+        self.owners = {NAME: OWNER}
+        self.sockets = ShareSockets(str(path), lambda gpu: None)
+        self.rounds = ShareRounds(str(path), lambda: self.owners, self.sockets, self.board)
+
+    def pace_of(self, name: str) -> int:
+        return int(struct.unpack("=8sQQ", (self.run_dir.leaf(name) / "pace").read_bytes())[1])
+
+    def elastic(self, name: str, **figures: int) -> Slot:
+        leaf = self.run_dir.make(name, share_bytes(cores=3000, cores_max=10000))
+        (leaf / "pace").write_bytes(struct.pack("=8sQQ", b"\x01TAPACE1", 3000, 0))
+        return Slot(leaf, 0, **figures)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    yield made
+    made.sockets.close()
+
+
+def want(leaf: Path) -> None:
+    """What a launch that is held back leaves in the header: wanting_at_ns."""
+    content = usage_bytes(wanting_at_ns=time.monotonic_ns())
+    with (leaf / "usage").open("r+b") as file:
+        file.write(content[:128])
+
+
+def test_two_looks_give_what_was_used_in_between(node: Node):
+    slot = Slot(node.run_dir.make(), 0)
+    node.rounds.look()
+    slot.write(explicit=77, gpu_time_ns=10**12)
+    node.rounds.look()
+    slot.end()
+
+    assert node.board.rates[NAME].cores == 10000  # more than there was time for is all there was
+    assert [sample.name for sample in node.board.samples] == [NAME]
+
+
+def test_a_new_grant_of_the_same_name_does_not_continue_the_old_one(node: Node):
+    slot = Slot(node.run_dir.make(), 0)
+    node.rounds.look()
+    slot.end()
+    node.run_dir.leaf().rename(node.run_dir.path / "gone")
+    slot = Slot(node.run_dir.make(), 0, gpu_time_ns=10**12)
+    node.rounds.look()
+    slot.end()
+
+    assert node.board.rates[NAME].cores == 0
+
+
+def test_owners_are_told_when_they_change(node: Node):
+    node.run_dir.make()
+    node.rounds.look()
+    assert parse_owners(read_list(str(node.run_dir.path), OWNERS)) == {NAME: OWNER}
+    node.owners = {}
+    node.rounds.look()
+
+    assert read_list(str(node.run_dir.path), OWNERS) == ""
+
+
+def test_a_run_dir_that_cannot_be_read_is_said_once(node: Node, caplog: pytest.LogCaptureFixture):
+    node.run_dir.path.rmdir()
+    for _ in range(3):
+        node.rounds.look()
+
+    assert caplog.text.count("cannot be read") == 1
+    node.run_dir.path.mkdir()
+
+
+def test_directories_of_other_libraries_get_no_socket_of_ours(node: Node):
+    node.run_dir.make(NAME)
+    node.run_dir.make(OTHER, share=b"something else")
+    thread = threading.Thread(target=node.sockets.run)
+    thread.start()
+    node.owners = {}
+    node.rounds.look()
+    deadline_s = time.monotonic() + 20
+    while not (node.run_dir.leaf() / "agent.sock").exists():
+        assert time.monotonic() < deadline_s
+        threading.Event().wait(0.01)
+
+    assert not (node.run_dir.leaf(OTHER) / "agent.sock").exists()
+    with connected(node.run_dir.leaf()) as connection:
+        assert answer(connection) == b"unknown\n"
+    node.sockets.stop()
+    thread.join()
+
+
+def test_without_elastic_shares_nothing_is_paced(node: Node):
+    node.run_dir.make()
+    node.rounds.look()
+
+    assert not node.rounds.pace()
+
+
+def test_an_elastic_share_that_wants_more_gets_what_the_other_leaves_and_gives_it_back(node: Node):
+    mine = node.elastic(NAME)
+    other = Slot(node.run_dir.make(OTHER, share_bytes(cores=5000, cores_max=5000)), 0)
+    want(node.run_dir.leaf(NAME))
+    node.rounds.look()
+
+    assert node.rounds.pace()
+    assert node.pace_of(NAME) == 9800
+    assert node.board.paced == {NAME: 9800}
+    want(node.run_dir.leaf(OTHER))
+    want(node.run_dir.leaf(NAME))
+    node.rounds.pace()
+    assert node.pace_of(NAME) == 5000
+    mine.end()
+    other.end()
+
+
+def test_a_share_on_another_gpu_has_nothing_to_lend_or_ask(node: Node):
+    mine = node.elastic(NAME)
+    far = "0000:5e:00.0-c00"
+    node.run_dir.make(far, share_bytes(gpu="GPU-9f", cores=9000, cores_max=9000))
+    want(node.run_dir.leaf(NAME))
+    want(node.run_dir.leaf(far))
+    node.rounds.look()
+    node.rounds.pace()
+
+    assert node.pace_of(NAME) == 10000
+    mine.end()
+
+
+def test_a_neighbour_whose_usage_cannot_be_read_keeps_all_of_its_cores(node: Node):
+    mine = node.elastic(NAME)
+    (node.run_dir.make(OTHER, share_bytes(cores=5000, cores_max=5000)) / "usage").unlink()
+    want(node.run_dir.leaf(NAME))
+    node.rounds.look()
+    node.rounds.pace()
+
+    assert node.pace_of(NAME) == 5000
+    mine.end()

@@ -1,0 +1,130 @@
+"""Looks at the shares that there are, once a second: who has them, what they use, which sockets to serve; and paces
+those that may use idle time, five times a second."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from topoalloc.agent.share_board import ShareBoard
+from topoalloc.agent.share_files import OWNERS, read_shares, share_names, write_list, write_pace
+from topoalloc.agent.share_sockets import ShareSockets, SocketOwner
+from topoalloc.sharing.pace import PACE_PERIOD_S, PaceShare, PaceState, is_wanting, pace
+from topoalloc.sharing.share_limits import ShareLimits, gpu_of, shown_gpu
+from topoalloc.sharing.share_owners import ShareOwner, owners_text
+from topoalloc.sharing.share_sample import ShareSample, rate_of
+from topoalloc.sharing.usage import Usage
+
+log = logging.getLogger(__name__)
+
+LOOK_PERIOD_S = 1.0
+
+
+class ShareRounds:
+    """Used by one thread."""
+
+    def __init__(
+        self,
+        run_dir: str,
+        owners: Callable[[], Mapping[str, ShareOwner]],
+        sockets: ShareSockets,
+        board: ShareBoard,
+    ) -> None:
+        self._run_dir = run_dir
+        self._owners = owners
+        self._sockets = sockets
+        self._board = board
+        self._before: dict[str, ShareSample] = {}
+        self._paced_before: dict[str, ShareSample] = {}
+        self._pace_states: dict[str, PaceState] = {}
+        self._told = ""
+        self._complaint = ""
+
+    def run(self, stop: threading.Event) -> None:
+        """Go on until `stop`."""
+        next_look_s = 0.0
+        while True:
+            now_s = time.monotonic()
+            if now_s >= next_look_s:
+                next_look_s = now_s + LOOK_PERIOD_S
+                self.look()
+            is_pacing = self.pace()
+            pause_s = max(0.0, next_look_s - time.monotonic())
+            if stop.wait(min(pause_s, PACE_PERIOD_S) if is_pacing else pause_s):
+                return
+
+    def look(self) -> None:
+        """Read every share, hand on what was found."""
+        try:
+            samples = read_shares(self._run_dir, share_names(self._run_dir))
+        except OSError as error:
+            self._complain(f"{self._run_dir} cannot be read: {error.strerror}")
+            return
+        owners = self._owners()
+        board = self._board
+        board.rates = {sample.name: rate_of(self._before.get(sample.name), sample) for sample in samples}
+        board.samples, board.owners = samples, owners
+        board.socket_counts = self._sockets.counts.copy()
+        self._before = {sample.name: sample for sample in samples}
+        # Other libraries than our own have directories of other files, and talk to somebody else.
+        ours = [sample for sample in samples if isinstance(sample.limits, ShareLimits)]
+        self._sockets.reconcile({sample.name: _socket_owner(sample, owners) for sample in ours})
+        self._tell_owners(owners)
+
+    def pace(self) -> bool:
+        """Set what elastic shares may take now; whether there are any."""
+        by_gpu: dict[str, list[str]] = {}
+        elastic: set[str] = set()
+        for sample in self._board.samples:
+            gpu = shown_gpu(sample.name, sample.limits if isinstance(sample.limits, ShareLimits) else None)
+            by_gpu.setdefault(gpu, []).append(sample.name)
+            if isinstance(sample.limits, ShareLimits) and sample.limits.elastic:
+                elastic.add(gpu)
+        before, paced = self._paced_before, dict[str, int]()
+        self._paced_before = {}
+        self._pace_states = {gpu: self._pace_states.get(gpu, PaceState()) for gpu in elastic}
+        for gpu in sorted(elastic):
+            samples = read_shares(self._run_dir, by_gpu[gpu])
+            shares = [share for one in samples if (share := _pace_share(before.get(one.name), one)) is not None]
+            self._pace_states[gpu], allowed = pace(self._pace_states[gpu], shares)
+            for name, cores in allowed.items():
+                if write_pace(self._run_dir, name, cores):
+                    paced[name] = cores
+            self._paced_before |= {sample.name: sample for sample in samples}
+        self._board.paced = paced
+        return bool(elastic)
+
+    def _tell_owners(self, owners: Mapping[str, ShareOwner]) -> None:
+        text = owners_text(owners)
+        if text == self._told:
+            return
+        try:
+            write_list(self._run_dir, OWNERS, text)
+        except OSError as error:
+            self._complain(f"the owners of shares cannot be written: {error.strerror}")
+            return
+        self._told, self._complaint = text, ""
+
+    def _complain(self, words: str) -> None:
+        if words != self._complaint:
+            self._complaint = words
+            log.warning("%s", words)
+
+
+def _socket_owner(sample: ShareSample, owners: Mapping[str, ShareOwner]) -> SocketOwner:
+    gpu = gpu_of(sample.name, sample.limits) if isinstance(sample.limits, ShareLimits) else None
+    owner = owners.get(sample.name)
+    return SocketOwner(sample.inode, gpu, "" if owner is None else owner.uid)
+
+
+def _pace_share(before: ShareSample | None, now: ShareSample) -> PaceShare | None:
+    """One share as the pace sees it. Where usage cannot be read all of its cores are kept, and it is lent none."""
+    limits, usage = now.limits, now.usage
+    if not isinstance(limits, ShareLimits):
+        return None
+    if not isinstance(usage, Usage):
+        return PaceShare(now.name, limits.cores, limits.cores, used=limits.cores, wanting=True)
+    used = rate_of(before, now).cores
+    return PaceShare(now.name, limits.cores, limits.cores_max, used, is_wanting(usage.wanting_at_ns, now.at_ns))
