@@ -23,12 +23,14 @@
 #define FIRST_PID_NAMESPACE UINT64_C(0xEFFFFFFC) /* include/linux/proc_ns.h: PROC_PID_INIT_INO */
 #define UNKNOWN_BYTES UINT64_MAX
 #define SETTLING_NS UINT64_C(2000000000) /* a new context grows for a while, and the driver's figure comes after it */
+#define APART_NS UINT64_C(100000000) /* a call that was under way for one measurement is over by the next */
 #define MARGIN_BYTES (UINT64_C(16) << 20) /* what the driver takes between two measurements: buffers, small modules */
 
 static struct local_lock measuring;
 static _Atomic int busy;
 static _Atomic int contexts;
 static _Atomic uint64_t context_made_at_ns;
+static uint64_t latest_bytes, before_bytes, latest_at_ns; /* under `measuring` */
 static _Atomic uint64_t floor_bytes; /* until the driver takes what was promised, its figure says too little */
 static int agent = -1;
 
@@ -157,6 +159,20 @@ static uint64_t implicit_bytes(uint64_t measured, uint64_t explicit)
     return settling && bytes < guess ? guess : bytes;
 }
 
+/* A reservation whose driver call is still under way makes one measurement too low. So the larger of two counts. */
+static uint64_t larger_of_two(uint64_t bytes)
+{
+    uint64_t now_ns = process_now_ns();
+    if (now_ns - latest_at_ns < APART_NS) {
+        latest_bytes = bytes > latest_bytes ? bytes : latest_bytes;
+    } else {
+        before_bytes = latest_bytes;
+        latest_bytes = bytes;
+        latest_at_ns = now_ns;
+    }
+    return latest_bytes > before_bytes ? latest_bytes : before_bytes;
+}
+
 static int measure_quietly(void)
 {
     for (int i = 0; i < QUIET_TRIES; i++) {
@@ -168,7 +184,7 @@ static int measure_quietly(void)
             return 0;
         if (before != explicit_device_bytes())
             continue;
-        usage_set_implicit(implicit_bytes(bytes, before), 1);
+        usage_set_implicit(larger_of_two(implicit_bytes(bytes, before)), 1);
         return 1;
     }
     return 0;
@@ -202,14 +218,14 @@ int measure_context_made(void)
     return 1;
 }
 
-void measure_promised(uint64_t before_bytes, uint64_t after_bytes)
+void measure_promised(uint64_t had_bytes, uint64_t wanted_bytes)
 {
     struct usage_slot *own = atomic_load(&usage_own);
-    uint64_t floor = atomic_load(&floor_bytes), lowered = before_bytes > after_bytes ? before_bytes - after_bytes : 0;
-    if (!floor && own && after_bytes > before_bytes)
+    uint64_t floor = atomic_load(&floor_bytes), lowered = had_bytes > wanted_bytes ? had_bytes - wanted_bytes : 0;
+    if (!floor && own && wanted_bytes > had_bytes)
         floor = atomic_load(&own->implicit_bytes); /* the promise is in it already */
     else if (floor)
-        floor = floor + after_bytes > before_bytes ? floor + after_bytes - before_bytes : 0;
+        floor = floor + wanted_bytes > had_bytes ? floor + wanted_bytes - had_bytes : 0;
     atomic_store(&floor_bytes, floor);
     usage_release(lowered, USAGE_IMPLICIT);
 }
@@ -235,6 +251,7 @@ int measure_busy(void)
 void measure_forget(void)
 {
     local_lock_forget(&measuring);
+    latest_bytes = before_bytes = latest_at_ns = 0;
     if (agent >= 0)
         close(agent); /* the agent knows this connection as the parent's */
     agent = -1;

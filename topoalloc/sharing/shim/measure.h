@@ -8,7 +8,7 @@
 int measure_now(void);
 int measure_context_made(void); /* charges the guess before the first context; 0: it does not fit */
 void measure_context_gone(void);
-void measure_promised(uint64_t before_bytes, uint64_t after_bytes); /* charged now, taken by the driver at a launch */
+void measure_promised(uint64_t had_bytes, uint64_t wanted_bytes); /* charged now, taken by the driver at a launch */
 int measure_busy(void);
 void measure_forget(void);
 

@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-#define PACE_SAVED_NS UINT64_C(2000000)  /* GPU time an idle container keeps at most */
+#define PACE_SAVED_NS UINT64_C(5000000)  /* GPU time an idle container keeps at most; makes good for late wake-ups */
 #define PACE_RESUME_NS UINT64_C(1000000) /* GPU time that must be there before a launch that had to wait goes */
 
 /* The rule, without clock or memory: launches go while what is paid lies in the past. */

@@ -340,23 +340,27 @@ static int is_sampled(const struct estimate *entry)
 }
 
 /* Something launched for the first time is timed alone, and whoever launches it again waits for that. */
-static int time_first(struct estimate *entry, CUstream stream, uint64_t now_ns)
+static void wait_for_first(struct estimate *entry, uint64_t now_ns)
 {
-    uint32_t free = 0;
     struct timespec step = {0, 20000};
     uint64_t context = memory_context();
     while (atomic_load(&entry->pending) && process_now_ns() - now_ns < FIRST_WAIT_NS) {
         settle_some(context, BURSTS_MAX);
-        if (atomic_load(&entry->ns_believed))
-            return -1;
+        if (!atomic_load(&entry->pending))
+            break;
         clock_nanosleep(CLOCK_MONOTONIC, 0, &step, NULL);
         if (step.tv_nsec < 1000000)
             step.tv_nsec *= 2;
     }
-    if (atomic_load(&entry->ns_believed) || !atomic_compare_exchange_strong(&entry->pending, &free, 1))
+}
+
+static int time_first(struct estimate *entry, CUstream stream, uint64_t now_ns)
+{
+    uint32_t free = 0;
+    if (!atomic_compare_exchange_strong(&entry->pending, &free, 1))
         return -1;
     close_all();
-    int at = open_burst(stream, process_now_ns());
+    int at = open_burst(stream, now_ns);
     if (at < 0)
         atomic_store(&entry->pending, 0);
     else
@@ -364,31 +368,39 @@ static int time_first(struct estimate *entry, CUstream stream, uint64_t now_ns)
     return at;
 }
 
-void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket)
+static uint64_t credit_at(void)
 {
     uint64_t now_ns = process_now_ns();
+    if (!pace_must_wait(now_ns))
+        return now_ns;
+    close_all();
+    settle_some(memory_context(), BURSTS_MAX);
+    pace_wait();
+    return process_now_ns();
+}
+
+void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket)
+{
     int slot;
     renew_mine();
-    if (pace_must_wait(now_ns)) {
-        close_all();
-        settle_some(memory_context(), BURSTS_MAX);
-        pace_wait();
-        now_ns = process_now_ns();
-    }
     ticket->burst = -1;
     ticket->entry = entry_of(key);
     struct estimate *entry = &entries[ticket->entry];
-    if (!atomic_load_explicit(&entry->ns_believed, memory_order_relaxed) && may_time())
-        ticket->burst = time_first(entry, stream, now_ns);
+    int unknown = !atomic_load_explicit(&entry->ns_believed, memory_order_relaxed) && may_time();
+    /* Its first timing is charged when it is known, so credit is looked at after that. */
+    if (unknown && atomic_load(&entry->pending))
+        wait_for_first(entry, process_now_ns());
+    ticket->now_ns = credit_at();
+    if (unknown && !atomic_load(&entry->ns_believed))
+        ticket->burst = time_first(entry, stream, ticket->now_ns);
     ticket->predicted_ns = atomic_load_explicit(&entry->ns_believed, memory_order_relaxed);
-    ticket->now_ns = now_ns;
     if (!ticket->predicted_ns || ticket->burst >= 0 || !may_time())
         return;
-    int open = find_open(stream, now_ns, &slot);
+    int open = find_open(stream, ticket->now_ns, &slot);
     if (open >= 0)
         ticket->burst = mine.open[open];
     else if (slot >= 0 && is_sampled(entry))
-        ticket->burst = mine.open[slot] = open_burst(stream, now_ns);
+        ticket->burst = mine.open[slot] = open_burst(stream, ticket->now_ns);
 }
 
 static void close_own(int burst)
