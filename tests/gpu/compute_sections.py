@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 from tests.gpu.bench import Bench, ending
 from tests.gpu.program import EndedError, Program, TooLateError
 from tests.gpu.record import judged
+from tests.gpu.share_folder import write_pace
 
 BLOCKS = 1056  # eight of 256 threads on each of 132 multiprocessors: a cooperative launch still fits
 WARM_UP_S = 2.0
@@ -220,3 +222,43 @@ def neighbours(bench: Bench) -> None:
     for kernel in KERNELS_NS:
         name = f"two containers of 30 % and 50 %, {kernel} kernels"
         _guarded(bench, name, CELL_S + 5, _two_containers, lab, name, Work(kernel=kernel))
+
+
+ELASTIC_S = 9.0
+SHRINKS_AT_S = 4.0
+SILENT_AT_S = 6.5  # from then on nobody writes the pace, so that the share's own cores count
+
+
+def _elastic(bench: Bench, lab: Lab, name: str, work: Work) -> None:
+    """The agent gives 90 %, takes it back to 30 after four seconds, and then dies."""
+    unlimited = lab.unlimited_of(work)
+    with bench.share(cores=3000, cores_max=10000) as folder:
+        write_pace(folder, 9000)
+        program = lab.start(folder, work, ELASTIC_S)
+        with ending(program):
+            program.line("ready", START_S)
+            write_pace(folder, 9000)
+            program.tell()
+            began_at_s = time.monotonic()
+            while (passed_s := time.monotonic() - began_at_s) < SILENT_AT_S:
+                write_pace(folder, 9000 if passed_s < SHRINKS_AT_S else 3000)
+                time.sleep(0.1)
+            speed = speed_of(program.rest(ELASTIC_S * 3), lab.calibrate(work.kernel, work.blocks)[1], ELASTIC_S)
+    shares = [100 * window / unlimited for window in speed.windows]
+    before = int(SHRINKS_AT_S - WARM_UP_S)
+    wide, narrow = shares[:before], shares[before + 1 :]  # the second between is the one to shrink in
+    bench.record.add(
+        name,
+        f"{min(wide):.1f} to {max(wide):.1f} %, {shares[before]:.1f}, then {min(narrow):.1f} to {max(narrow):.1f} %",
+        f"90, within a second 30, each ± {PAIR_POINTS} %",
+        judged(all(abs(s - 90) <= PAIR_POINTS for s in wide) and all(abs(s - 30) <= PAIR_POINTS for s in narrow)),
+        windows=shares,
+    )
+
+
+def elastic(bench: Bench) -> None:
+    """Idle time given and taken back."""
+    lab = Lab(bench)
+    for kernel in ("1 ms", "20 us"):
+        name = f"elastic share, {kernel} kernels"
+        _guarded(bench, name, ELASTIC_S + 8, _elastic, lab, name, Work(kernel=kernel))
