@@ -37,6 +37,7 @@ BUDGET_S = 540
 POD_START_S = 150.0
 POINTS = 2.0
 SETTLE_S = 3.0
+CONTEXT_SETTLES_S = 2.5  # until then the library charges what a young context may come to take
 WINDOWS = 6
 CHUNK_BYTES = 64 * MIB
 KEPT_BYTES = CHUNK_BYTES + 16 * MIB  # what the last chunk would have taken, and what is kept for the driver itself
@@ -212,13 +213,14 @@ def start_tenants(proof: Proof) -> None:
             f"total {sees['total'] / GIB:.2f} GiB, free {sees['free'] / GIB:.2f} GiB, properties "
             f"{sees['properties'] / GIB:.2f} GiB, {sees['devices']} device ({sees['name']})",
             f"{limit / GIB:.0f} GiB, 1 device",
-            judged(proof.dry or right),
+            judged(right or (proof.dry and sees["total"] == 0)),
             **sees,
         )
     say(f"three pods at work after {time.monotonic() - began_at_s:.1f} s")
 
 
 def fill_memory(proof: Proof) -> None:
+    time.sleep(CONTEXT_SETTLES_S)
     for tenant in TENANTS:
         proof.mode(tenant, "fill")
     filled = {tenant.name: proof.wait_said(tenant, "fill", 60) for tenant in TENANTS}
@@ -302,13 +304,11 @@ def kill_in_training(proof: Proof) -> None:
     proof.start(AGAIN)
     sees = proof.wait_said(AGAIN, "sees", POD_START_S)
     took_s = time.monotonic() - began_at_s
+    time.sleep(CONTEXT_SETTLES_S)
     proof.mode(AGAIN, "fill")
     filled = proof.wait_said(AGAIN, "fill", 60)
     taken = proof.held(AGAIN)
-    right = (
-        sees["total"] == AGAIN.memory_bytes
-        and AGAIN.memory_bytes - KEPT_BYTES - CHUNK_BYTES <= taken <= AGAIN.memory_bytes
-    )
+    right = sees["total"] == AGAIN.memory_bytes and AGAIN.memory_bytes - KEPT_BYTES <= taken <= AGAIN.memory_bytes
     proof.record.add(
         "a pod in place of one killed while training",
         f"at work after {took_s:.1f} s, sees {sees['total'] / MIB:.0f} MiB, took {taken / MIB:.0f}, {filled['error']}",
@@ -388,9 +388,9 @@ def prove(options: argparse.Namespace) -> int:
     facts: dict[str, object] = {"kernel": os.uname().release, "CPUs": os.cpu_count()}
     if truth is not None:
         facts |= {"GPU": truth.name(), "driver": truth.driver()}
-    node = GpuNode(base, options.archive.resolve())
+    node = GpuNode(base, options.archive.resolve(), shim=options.shim)
     if options.dry:
-        node.injection, node.shim, node.machine = "none", "none", DRY_MACHINE
+        node.injection, node.machine = "none", DRY_MACHINE
     record = Record("everything", base / "rows.jsonl")
     signal.signal(signal.SIGALRM, _out_of_time)
     signal.alarm(int(options.budget))
@@ -424,6 +424,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--archive", type=Path, default=REPOSITORY / "build" / "gpu-e2e" / "gpu-e2e.tar.xz")
     parser.add_argument("--budget", type=float, default=BUDGET_S, help="seconds for all of it")
     parser.add_argument("--dry", action="store_true", help="without a GPU, on a recorded machine")
+    parser.add_argument("--shim", default="builtin", help="the agent's shim key; none for --dry where it is not built")
     options = parser.parse_args(arguments)
     if not options.archive.exists():
         raise SystemExit(f"no {options.archive}: make it with tests/gpu/pack.py")
