@@ -322,15 +322,26 @@ def kill_in_training(proof: Proof) -> None:
     proof.judge_rates("beside the new pod", (THIRTY, FIFTY, AGAIN))
 
 
+def _asked(proof: Proof, what: str, command: Sequence[str], python_path: str) -> None:
+    env = {**os.environ, "PYTHONPATH": python_path}
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, env=env)
+    text = done.stdout + done.stderr
+    (proof.node.base / "logs" / f"{what.replace(' ', '-')}.txt").write_text(text)
+    say(f"{what}: status {done.returncode}\n{text[:2000]}")
+    if not proof.dry:
+        last = text.strip().splitlines()[-1] if text.strip() else "nothing said"
+        proof.record.add(f"topoalloc {what}", f"status {done.returncode}: {last}", "0", judged(done.returncode == 0))
+
+
 def ask_agent(proof: Proof) -> None:
-    """What an administrator sees."""
-    for words in (("top", "--once"), ("show",)):
-        command = [sys.executable, "-m", "topoalloc", *words, "--config", str(proof.node.base / "agent.yaml")]
-        command = command if words[0] != "show" else command[:-2]
-        env = {**os.environ, "PYTHONPATH": proof.node.python_path}
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30, env=env)
-        (proof.node.base / "logs" / f"{words[0]}.txt").write_text(done.stdout + done.stderr)
-        say(f"topoalloc {words[0]} (status {done.returncode}):\n{(done.stdout + done.stderr)[:1500]}")
+    """What an administrator sees on the node, and a tenant in the container."""
+    topoalloc = [sys.executable, "-m", "topoalloc"]
+    _asked(proof, "top", [*topoalloc, "top", "--once", "--run-dir", str(RUN_DIR)], proof.node.python_path)
+    _asked(proof, "show", [*topoalloc, "show"], proof.node.python_path)
+    for tenant in TENANTS:
+        inside = ["nsenter", "--mount", "--pid", "--target", str(proof.pids(tenant)[0]), "--"]
+        path = "/site:/repository" if proof.node.wheels_fit else "/repository"
+        _asked(proof, f"verify in {tenant.name}", [*inside, *topoalloc, "verify"], path)
 
 
 STEPS: Sequence[tuple[str, Callable[[Proof], None], bool]] = (
@@ -340,10 +351,10 @@ STEPS: Sequence[tuple[str, Callable[[Proof], None], bool]] = (
     ("start of three pods", start_tenants, True),
     ("memory", fill_memory, False),
     ("time", share_time, False),
+    ("topoalloc's own figures", ask_agent, False),
     ("refusals", refuse_excess, False),
     ("agent killed", restart_agent, False),
     ("pod killed", kill_in_training, False),
-    ("topoalloc's own figures", ask_agent, False),
 )
 
 
