@@ -18,7 +18,7 @@ KEPT_BYTES = 180 * MIB  # a chunk of 64, what a young context is charged beyond 
 IMPORT_S = 120.0
 WORK_S = 30.0
 WORKLOADS = ("matmul", "mlp", "small", "graph", "tiny")
-FREE_WORKLOADS = ("mlp", "graph", "tiny")  # where the library would be felt first
+FREE_WORKLOADS = ("mlp", "tiny")  # where the library would be felt first
 # Eager operations this small are held up by the host: they leave most of the GPU idle, so no share can be read off.
 NOT_JUDGED = ("tiny",)
 LIMIT_PERCENT = 30
