@@ -49,11 +49,17 @@ class Bench:
             return None
 
     @contextmanager
-    def share(self, *, answered: bool = True, cores: int = NO_CORE_LIMIT, memory: int | None = None) -> Iterator[Path]:
+    def share(
+        self,
+        *,
+        answered: bool = True,
+        cores: int = NO_CORE_LIMIT,
+        cores_max: int | None = None,
+        memory: int | None = None,
+    ) -> Iterator[Path]:
         """A share directory, with somebody behind its agent.sock or not."""
-        folder = make_folder(
-            self.root / f"share-{next(self._numbers)}", gpu=self.truth.uuid(), cores=cores, memory=memory
-        )
+        place = self.root / f"share-{next(self._numbers)}"
+        folder = make_folder(place, gpu=self.truth.uuid(), cores=cores, cores_max=cores_max, memory=memory)
         if not answered:
             yield folder
             return

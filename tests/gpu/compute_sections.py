@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -11,10 +12,12 @@ from pathlib import Path
 from tests.gpu.bench import Bench, ending
 from tests.gpu.program import EndedError, Program, TooLateError
 from tests.gpu.record import judged
+from tests.gpu.share_folder import write_pace
 
 BLOCKS = 1056  # eight of 256 threads on each of 132 multiprocessors: a cooperative launch still fits
 WARM_UP_S = 2.0
 CELL_S = 6.0
+SHORT_CELL_S = 5.0  # where the same is asked of many ways
 WINDOW_MS = 1000.0
 START_S = 60.0
 MEAN_POINTS = 1.5
@@ -122,11 +125,11 @@ def _percent(speed: Speed, unlimited: float) -> tuple[float, float]:
     return statistics.fmean(shares), statistics.pstdev(shares)
 
 
-def _cell(bench: Bench, lab: Lab, name: str, work: Work, cores: int) -> None:
+def _cell(bench: Bench, lab: Lab, name: str, work: Work, cores: int, seconds: float = CELL_S) -> None:
     """One process alone at a limit of `cores` percent."""
     unlimited = lab.unlimited_of(work)
     with bench.share(cores=cores * 100) as folder:
-        speed = lab.run([(folder, work)])[0]
+        speed = lab.run([(folder, work)], seconds)[0]
     mean, deviation = _percent(speed, unlimited)
     alone_ns = lab.calibrate(work.kernel, work.blocks)[1] * (10 if work.kind == "graph" else 1)
     bound_ns = alone_ns * 100 / cores * max(2, work.streams) + STALL_MORE_NS
@@ -148,7 +151,7 @@ def _cell(bench: Bench, lab: Lab, name: str, work: Work, cores: int) -> None:
 def _together(bench: Bench, lab: Lab, name: str, folders: Sequence[Path], limits: Sequence[float], work: Work) -> None:
     """Several processes at once. `limits`: one per folder, or one for all of them together."""
     unlimited = lab.unlimited_of(work)
-    speeds = lab.run([(folder, work) for folder in folders])
+    speeds = lab.run([(folder, work) for folder in folders], SHORT_CELL_S)
     means = [_percent(speed, unlimited) for speed in speeds]
     text = " and ".join(f"{mean:.2f} ± {deviation:.2f} %" for mean, deviation in means)
     if len(limits) == len(folders):
@@ -197,7 +200,7 @@ def paths(bench: Bench) -> None:
     lab = Lab(bench)
     for label, work in PATHS.items():
         name = f"30 %, {label}"
-        _guarded(bench, name, CELL_S + 8, _cell, lab, name, work, 30)
+        _guarded(bench, name, SHORT_CELL_S + 8, _cell, lab, name, work, 30, SHORT_CELL_S)
 
 
 def _same_container(bench: Bench, lab: Lab, name: str, work: Work) -> None:
@@ -220,3 +223,42 @@ def neighbours(bench: Bench) -> None:
     for kernel in KERNELS_NS:
         name = f"two containers of 30 % and 50 %, {kernel} kernels"
         _guarded(bench, name, CELL_S + 5, _two_containers, lab, name, Work(kernel=kernel))
+
+
+ELASTIC_S = 9.0
+SHRINKS_AT_S = 4.0
+SILENT_AT_S = 6.5  # from then on nobody writes the pace, so that the share's own cores count
+
+
+def _elastic(bench: Bench, lab: Lab, name: str, work: Work) -> None:
+    """The agent gives 90 %, takes it back to 30 after four seconds, and then dies."""
+    unlimited = lab.unlimited_of(work)
+    with bench.share(cores=3000, cores_max=10000) as folder:
+        write_pace(folder, 9000)
+        program = lab.start(folder, work, ELASTIC_S)
+        with ending(program):
+            program.line("ready", START_S)
+            write_pace(folder, 9000)
+            program.tell()
+            began_at_s = time.monotonic()
+            while (passed_s := time.monotonic() - began_at_s) < SILENT_AT_S:
+                write_pace(folder, 9000 if passed_s < SHRINKS_AT_S else 3000)
+                time.sleep(0.1)
+            speed = speed_of(program.rest(ELASTIC_S * 3), lab.calibrate(work.kernel, work.blocks)[1], ELASTIC_S)
+    shares = [100 * window / unlimited for window in speed.windows]
+    before = int(SHRINKS_AT_S - WARM_UP_S)
+    wide, narrow = shares[:before], shares[before + 1 :]  # the second between is the one to shrink in
+    bench.record.add(
+        name,
+        f"{min(wide):.1f} to {max(wide):.1f} %, {shares[before]:.1f}, then {min(narrow):.1f} to {max(narrow):.1f} %",
+        f"90, within a second 30, each ± {PAIR_POINTS} %",
+        judged(all(abs(s - 90) <= PAIR_POINTS for s in wide) and all(abs(s - 30) <= PAIR_POINTS for s in narrow)),
+        windows=shares,
+    )
+
+
+def elastic(bench: Bench) -> None:
+    """Idle time given and taken back."""
+    lab = Lab(bench)
+    name = "elastic share, 1 ms kernels"
+    _guarded(bench, name, ELASTIC_S + 8, _elastic, lab, name, Work())

@@ -22,7 +22,7 @@ TARGETS_NS = {
     "launch-ex": (20.0, 250.0),
     "alloc-pair": (500.0, 500.0),
     "async-pair": (200.0, 200.0),
-    "mem-info": (0.0, 0.0),
+    "mem-info": (10.0, 10.0),
 }
 START_MORE_NS = 5e6
 TOGETHER_MORE = 1.10

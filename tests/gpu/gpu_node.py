@@ -170,8 +170,12 @@ state = "{self.base}/containerd-state"
 
     @property
     def python_path(self) -> str:
-        fits = sys.version_info[:2] == WHEELS_FOR  # elsewhere the dependencies are those of this interpreter
-        return f"{self.site}:{REPOSITORY}" if fits else str(REPOSITORY)
+        return f"{self.site}:{REPOSITORY}" if self.wheels_fit else str(REPOSITORY)
+
+    @property
+    def wheels_fit(self) -> bool:
+        """Elsewhere the dependencies are those of this interpreter."""
+        return sys.version_info[:2] == WHEELS_FOR
 
     def wait_registered(self, since: int) -> None:
         """Until the agent, from this place of its log on, has told the kubelet of both GPU resources."""
@@ -232,7 +236,8 @@ state = "{self.base}/containerd-state"
         for prefix in {sys.prefix, sys.base_prefix}:
             if not any(prefix.startswith(f"{folder}/") or prefix == folder for folder in folders):
                 folders[prefix] = (prefix, True)
-        folders |= {"/repository": (str(REPOSITORY), True), "/etc": (str(etc), False), "/out": (str(out), False)}
+        folders |= {"/repository": (str(REPOSITORY), True), "/site": (str(self.site), True)}
+        folders |= {"/etc": (str(etc), False), "/out": (str(out), False)}
         (out / "tmp").mkdir()
         folders["/tmp"] = (str(out / "tmp"), False)
         self._write_manifest(name, cores, memory_units, command, folders)

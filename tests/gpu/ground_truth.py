@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import collections
 import ctypes
+import statistics
+import threading
+import time
 from dataclasses import dataclass
 
 PROCESSES_MAX = 512
+SM_CLOCK = 1  # NVML_CLOCK_SM
+CLOCK_PAUSE_S = 0.1
+CLOCKS_KEPT = 30  # the last three seconds
 UNKNOWN_BYTES = 2**64 - 1  # NVML_VALUE_NOT_AVAILABLE
 
 
@@ -65,6 +72,15 @@ class GroundTruth:
         self._call("nvmlDeviceGetMemoryInfo", self._device, ctypes.byref(memory))
         return int(memory.free)
 
+    def clock_mhz(self) -> int:
+        """Of the multiprocessors, at this moment; 0 where NVML does not tell it."""
+        clock = ctypes.c_uint()
+        try:
+            self._call("nvmlDeviceGetClockInfo", self._device, ctypes.c_uint(SM_CLOCK), ctypes.byref(clock))
+        except (OSError, AttributeError):
+            return 0
+        return clock.value
+
     def bytes_by_pid(self) -> dict[int, int]:
         """Of processes that compute. A process whose figure NVML does not know is left out."""
         count = ctypes.c_uint(PROCESSES_MAX)
@@ -72,3 +88,26 @@ class GroundTruth:
         name = "nvmlDeviceGetComputeRunningProcesses_v3"
         self._call(name, self._device, ctypes.byref(count), found)
         return {entry.pid: entry.bytes for entry in found[: count.value] if entry.bytes != UNKNOWN_BYTES}
+
+
+class ClockWatch:
+    """The clock of the last seconds. A GPU that is kept busy without a pause may slow down to stay within its power, so
+    that the same share of its time does more work when others, or nobody, has the rest."""
+
+    def __init__(self, truth: GroundTruth) -> None:
+        self._truth = truth
+        self._seen: collections.deque[int] = collections.deque(maxlen=CLOCKS_KEPT)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while True:
+            self._seen.append(self._truth.clock_mhz())
+            time.sleep(CLOCK_PAUSE_S)
+
+    def mean_mhz(self) -> float:
+        return statistics.fmean(self._seen or [0])
+
+
+def at_same_clock(share: float, mhz: float, unlimited_mhz: float) -> float:
+    """A share of the work that an unlimited program did at its clock, as a share of the time."""
+    return share * unlimited_mhz / mhz if mhz and unlimited_mhz else share

@@ -6,6 +6,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ USAGE_MAGIC = 0x3145474153554154
 USAGE_VERSION = 1
 USAGE_SLOTS = 1000
 USAGE_FILE_BYTES = 131072
+PACE_MAGIC = 0x3145434150415401
 CONTEXT_BYTES = 600 << 20
 NO_CORE_LIMIT = 10000
 _REQUEST_BYTES_MAX = 128
@@ -48,14 +50,26 @@ def write_share(
     part.rename(folder / "share")
 
 
-def make_folder(folder: Path, *, gpu: str, cores: int, memory: int | None) -> Path:
-    """A fresh directory with `share` and `usage`."""
+def write_pace(folder: Path, cores_now: int) -> None:
+    """What the agent of an elastic share says every so often: in place, each field in one write."""
+    fd = os.open(folder / "pace", os.O_WRONLY | os.O_CREAT, 0o444)
+    try:
+        for offset, value in ((8, cores_now), (16, time.monotonic_ns()), (0, PACE_MAGIC)):
+            os.pwrite(fd, struct.pack("<Q", value), offset)
+    finally:
+        os.close(fd)
+
+
+def make_folder(folder: Path, *, gpu: str, cores: int, cores_max: int | None, memory: int | None) -> Path:
+    """A fresh directory with `share` and `usage`, and `pace` if it is elastic."""
     folder.mkdir(parents=True)
     header = struct.pack("<QII", USAGE_MAGIC, USAGE_VERSION, USAGE_SLOTS)
     usage = folder / "usage"
     usage.write_bytes(header.ljust(USAGE_FILE_BYTES, b"\0"))
     usage.chmod(0o666)
-    write_share(folder, gpu=gpu, cores=cores, memory=memory)
+    write_share(folder, gpu=gpu, cores=cores, cores_max=cores_max, memory=memory)
+    if cores_max is not None:
+        write_pace(folder, cores)
     return folder
 
 

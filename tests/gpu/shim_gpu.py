@@ -53,6 +53,7 @@ SECTIONS: Mapping[str, Section] = {
     "paths": Section(compute_sections.paths, 95),
     "torch": Section(framework_sections.torch, 150),
     "frameworks": Section(framework_sections.frameworks, 100),
+    "elastic": Section(compute_sections.elastic, 45),
     "kill": Section(memory_sections.kill, 60),
     "race": Section(memory_sections.race, 80),
     "start": Section(cost_sections.start, 45),

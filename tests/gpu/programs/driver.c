@@ -31,7 +31,7 @@ void check(CUresult result, const char *what) {
 struct image {
     const ElfW(Sym) *symbols;
     const char *names;
-    const uint32_t *hash;
+    const uint32_t *hash, *old_hash;
     uintptr_t base;
 };
 
@@ -48,15 +48,22 @@ static int find_image(struct dl_phdr_info *info, size_t size, void *out) {
             if (d->d_tag == DT_SYMTAB) image->symbols = (const void *)at;
             if (d->d_tag == DT_STRTAB) image->names = (const void *)at;
             if (d->d_tag == DT_GNU_HASH) image->hash = (const void *)at;
+            if (d->d_tag == DT_HASH) image->old_hash = (const void *)at;
         }
     }
     image->base = info->dlpi_addr;
     return 1;
 }
 
+static int is_symbol(const struct image *image, uint32_t i, const char *name) {
+    return image->symbols[i].st_value && !strcmp(image->names + image->symbols[i].st_name, name);
+}
+
 static void *by_elf(const char *name) {
     static struct image image;
     if (!image.base && !dl_iterate_phdr(find_image, &image)) return NULL;
+    for (uint32_t i = 0; image.old_hash && i < image.old_hash[1]; i++) /* the second word counts all symbols */
+        if (is_symbol(&image, i, name)) return (void *)(image.base + image.symbols[i].st_value);
     if (!image.hash) return NULL;
     uint32_t hash = 5381;
     for (const char *c = name; *c; c++) hash = hash * 33 + (unsigned char)*c;
@@ -64,7 +71,7 @@ static void *by_elf(const char *name) {
     const uint32_t *bucket = image.hash + 4 + bloom_words * (sizeof(ElfW(Addr)) / 4);
     const uint32_t *chain = bucket + buckets;
     for (uint32_t i = bucket[hash % buckets]; i >= first; i++) {
-        if ((chain[i - first] | 1) == (hash | 1) && !strcmp(image.names + image.symbols[i].st_name, name))
+        if ((chain[i - first] | 1) == (hash | 1) && is_symbol(&image, i, name))
             return (void *)(image.base + image.symbols[i].st_value);
         if (chain[i - first] & 1) break;
     }

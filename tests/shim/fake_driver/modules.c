@@ -36,6 +36,8 @@ static CUfunction parse_kernel(const char *text)
 static void parse(CUmodule module, const char *text)
 {
     char copy[IMAGE_TEXT_MAX], *rest = NULL;
+    if (!strncmp(text, "// ", 3)) /* the first line of PTX, a comment there */
+        text += 3;
     if (strncmp(text, "module", 6))
         return;
     snprintf(copy, sizeof copy, "%s", text);
