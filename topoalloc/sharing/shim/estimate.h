@@ -11,10 +11,12 @@ struct estimate {
     _Atomic uint32_t ns_believed; /* 0: unknown */
     _Atomic uint32_t pending; /* a first timing is under way */
     uint32_t count;
+    uint32_t shortest_before_ns; /* of the sixteen samples before these; 0: none */
     uint32_t samples_ns[ESTIMATE_SAMPLES];
 };
 
-/* The lower quartile of the latest samples: a neighbour's time slices make some of them longer, never shorter. */
+/* The lower quartile of the latest samples, of long kernels the shortest of the last 16 to 32: a neighbour's time slices
+ * make samples longer, never shorter. */
 uint32_t estimate_add(struct estimate *estimate, uint64_t sample_ns);
 
 #endif

@@ -33,12 +33,18 @@ uint64_t pace_paid_after(uint64_t paid_until_ns, uint64_t now_ns, uint64_t gpu_n
     return from + wall_ns(gpu_ns, cores);
 }
 
-uint64_t pace_wait_until(uint64_t paid_until_ns, uint64_t now_ns, int waited, uint32_t cores)
+uint64_t pace_pause_ns(uint32_t cores, int crowded)
 {
-    uint64_t wanted = paid_until_ns + (waited ? wall_ns(PACE_RESUME_NS, cores) : 0);
+    uint64_t usual = wall_ns(PACE_RESUME_NS, cores);
+    return crowded && usual < PACE_PAUSE_NS ? PACE_PAUSE_NS : usual;
+}
+
+uint64_t pace_wait_until(uint64_t paid_until_ns, uint64_t now_ns, int waited, uint64_t pause_ns)
+{
+    uint64_t wanted = paid_until_ns + (waited ? pause_ns : 0);
     if (wanted <= now_ns || paid_until_ns > now_ns + DEBT_MAX_NS)
         return 0;
-    return paid_until_ns + wall_ns(PACE_RESUME_NS, cores);
+    return paid_until_ns + pause_ns;
 }
 
 void pace_open(void)
@@ -84,17 +90,17 @@ static _Atomic uint64_t *paid(void)
 int pace_must_wait(uint64_t now_ns)
 {
     _Atomic uint64_t *until = paid();
-    return until && pace_wait_until(atomic_load_explicit(until, memory_order_relaxed), now_ns, 0, pace_cores(now_ns)) != 0;
+    return until && pace_wait_until(atomic_load_explicit(until, memory_order_relaxed), now_ns, 0, 0) != 0;
 }
 
-void pace_wait(void)
+void pace_wait(int crowded)
 {
     uint64_t began = process_now_ns(), now = began;
     _Atomic uint64_t *until = paid();
     struct usage_file *usage = atomic_load(&usage_mapped);
     struct usage_slot *own = atomic_load(&usage_own);
     while (until && now - began < DEBT_MAX_NS) {
-        uint64_t at = pace_wait_until(atomic_load(until), now, now != began, pace_cores(now));
+        uint64_t at = pace_wait_until(atomic_load(until), now, now != began, pace_pause_ns(pace_cores(now), crowded));
         if (!at)
             break;
         atomic_store_explicit(&usage->header.wanting_at_ns, now, memory_order_relaxed);

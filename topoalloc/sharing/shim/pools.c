@@ -8,7 +8,7 @@
 
 #define POOLS_MAX 1024u /* of one process; the pointers of further ones are charged one by one */
 #define GROWTH_STEP (32 * MIB) /* the step in which the driver's pools grow */
-#define LOOK_EVERY 64u         /* allocations after which a pool is asked for its figure although it seems to fit */
+#define LOOK_EVERY 16u         /* small allocations after which a pool is asked for its figure although they fit */
 #define NO_POOL UINT64_MAX
 
 struct pool {
@@ -135,7 +135,8 @@ static int settle_after(uint64_t position, uint64_t bytes, CUresult result)
     if (result != CUDA_SUCCESS)
         pool->used_bytes -= bytes;
     int grew = (!pool->on_host && pool->charged_bytes >= pool->used_bytes + GROWTH_STEP) || result != CUDA_SUCCESS;
-    if (grew || ++pool->calls % LOOK_EVERY == 0 || pool->used_bytes == bytes) {
+    /* Its free pieces may be too small for a large one, and then it grows although there was room by count. */
+    if (grew || bytes > MIB || ++pool->calls % LOOK_EVERY == 0 || pool->used_bytes == bytes) {
         settle(pool);
         over = usage_total() > atomic_load(&process_limits.memory_bytes);
     }

@@ -20,7 +20,7 @@
 #define HOST_PAUSE_NS UINT64_C(200000) /* between two launches of a burst: the GPU was idle, and that is not the kernel's */
 #define BURST_LOST_NS UINT64_C(2000000000) /* its thread is gone */
 #define OPEN_MAX 8                         /* streams of one thread that are timed at once */
-#define SAMPLE_EVERY 8u                    /* of bursts whose kernels are well known */
+#define SAMPLE_EVERY 8u                    /* of as many bursts' launches, where the kernel is well known */
 #define BRACKET_FIRST_NS UINT64_C(3000)    /* what two events read around one launch beyond its own time */
 #define BRACKET_NS UINT64_C(1500)          /* and around a burst: recording them took the host that long */
 #define FIRST_WAIT_NS UINT64_C(10000000000)
@@ -336,7 +336,7 @@ static int is_sampled(const struct estimate *entry)
 {
     if (entry->count < ESTIMATE_SAMPLES || atomic_load_explicit(&crowded, memory_order_relaxed))
         return 1;
-    return mine.tick++ % SAMPLE_EVERY == 0;
+    return mine.tick++ % (SAMPLE_EVERY * BURST_LAUNCHES_MAX) == 0;
 }
 
 /* Something launched for the first time is timed alone, and whoever launches it again waits for that. */
@@ -375,7 +375,7 @@ static uint64_t credit_at(void)
         return now_ns;
     close_all();
     settle_some(memory_context(), BURSTS_MAX);
-    pace_wait();
+    pace_wait(atomic_load_explicit(&crowded, memory_order_relaxed));
     return process_now_ns();
 }
 
