@@ -26,6 +26,8 @@
 #define FIRST_WAIT_NS UINT64_C(10000000000)
 #define ASSUMED_NS UINT64_C(100000) /* where nothing can be timed: during captures */
 #define REBASE_NS UINT64_C(2000000000)
+#define SWITCHES_LOOK 128u /* launches after which it is judged whether several streams work at once */
+#define SWITCHES_MANY 8u
 #define WINDOW_NS UINT64_C(20000000) /* GPU time over which overlap is averaged */
 #define SCALE_ONE 1024u
 #define SCALE_MAX 1054u /* 3 %: beyond it is a neighbour's time, not ours */
@@ -58,11 +60,11 @@ static struct {
     CUevent base;
     double covered_ns;
     uint64_t busy_ns, predicted_ns;
-    CUstream stream;
-    int streams_differ;
 } line;
 static _Atomic uint32_t scale = SCALE_ONE;
 static _Atomic int crowded; /* several streams at once: every burst has to be seen to know how they overlap */
+static _Atomic uintptr_t latest_stream;
+static _Atomic uint32_t switches, launches_seen;
 
 static __thread struct {
     uint32_t generation;
@@ -141,21 +143,16 @@ static void count_overlap(double began_ns, uint64_t took_ns, const struct burst 
         line.covered_ns = ended_ns;
     }
     line.predicted_ns += burst->predicted_ns;
-    if (line.stream != burst->stream)
-        line.streams_differ++;
-    line.stream = burst->stream;
     if (line.predicted_ns < WINDOW_NS && line.busy_ns < WINDOW_NS)
         return;
     uint64_t ratio = line.predicted_ns ? line.busy_ns * SCALE_ONE / line.predicted_ns : SCALE_ONE;
     if (ratio > SCALE_MAX)
         ratio = SCALE_MAX;
-    if (ratio < SCALE_MIN_ALONE && line.streams_differ == 0)
+    if (ratio < SCALE_MIN_ALONE && !atomic_load_explicit(&crowded, memory_order_relaxed))
         ratio = SCALE_MIN_ALONE;
     uint32_t before = atomic_load_explicit(&scale, memory_order_relaxed);
     atomic_store_explicit(&scale, (uint32_t)((before + ratio + 1) / 2), memory_order_relaxed);
-    atomic_store_explicit(&crowded, line.streams_differ > 1, memory_order_relaxed);
     line.busy_ns = line.predicted_ns = 0;
-    line.streams_differ = 0;
 }
 
 static int is_first_of_its_kind(const struct burst *burst, unsigned int position)
@@ -332,6 +329,21 @@ static int find_open(CUstream stream, uint64_t now_ns, int *slot)
     return found;
 }
 
+/* Work that goes to several streams in turn may run on them at once. */
+static void watch_streams(CUstream stream)
+{
+    uintptr_t latest = atomic_load_explicit(&latest_stream, memory_order_relaxed);
+    if (latest != (uintptr_t)stream) {
+        atomic_store_explicit(&latest_stream, (uintptr_t)stream, memory_order_relaxed);
+        atomic_fetch_add_explicit(&switches, 1, memory_order_relaxed);
+    }
+    if (atomic_fetch_add_explicit(&launches_seen, 1, memory_order_relaxed) % SWITCHES_LOOK != SWITCHES_LOOK - 1)
+        return;
+    int many = atomic_exchange_explicit(&switches, 0, memory_order_relaxed) >= SWITCHES_MANY;
+    if (atomic_exchange_explicit(&crowded, many, memory_order_relaxed) && !many)
+        atomic_store_explicit(&scale, SCALE_ONE, memory_order_relaxed);
+}
+
 static int is_sampled(const struct estimate *entry)
 {
     if (entry->count < ESTIMATE_SAMPLES || atomic_load_explicit(&crowded, memory_order_relaxed))
@@ -383,6 +395,7 @@ void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket)
 {
     int slot;
     renew_mine();
+    watch_streams(stream);
     ticket->burst = -1;
     ticket->entry = entry_of(key);
     struct estimate *entry = &entries[ticket->entry];
