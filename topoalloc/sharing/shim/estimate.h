@@ -15,8 +15,8 @@ struct estimate {
     uint32_t samples_ns[ESTIMATE_SAMPLES];
 };
 
-/* The lower quartile of the latest samples, of long kernels the shortest of the last 16 to 32: a neighbour's time slices
- * make samples longer, never shorter. */
+/* The mean of the latest samples that no neighbour disturbed, of long kernels the shortest of the last 16 to 32: a
+ * neighbour's time slices make samples longer, never shorter. */
 uint32_t estimate_add(struct estimate *estimate, uint64_t sample_ns);
 
 #endif

@@ -20,7 +20,7 @@
 #define HOST_PAUSE_NS UINT64_C(200000) /* between two launches of a burst: the GPU was idle, and that is not the kernel's */
 #define BURST_LOST_NS UINT64_C(2000000000) /* its thread is gone */
 #define OPEN_MAX 8                         /* streams of one thread that are timed at once */
-#define SAMPLE_EVERY 8u                    /* of as many bursts' launches, where the kernel is well known */
+#define SAMPLE_APART 131u /* launches, where the kernel is well known; a prime, so that no loop hides behind it */
 #define BRACKET_FIRST_NS UINT64_C(3000)    /* what two events read around one launch beyond its own time */
 #define BRACKET_NS UINT64_C(1500)          /* and around a burst: recording them took the host that long */
 #define FIRST_WAIT_NS UINT64_C(10000000000)
@@ -348,7 +348,7 @@ static int is_sampled(const struct estimate *entry)
 {
     if (entry->count < ESTIMATE_SAMPLES || atomic_load_explicit(&crowded, memory_order_relaxed))
         return 1;
-    return mine.tick++ % (SAMPLE_EVERY * BURST_LAUNCHES_MAX) == 0;
+    return mine.tick++ % SAMPLE_APART == 0;
 }
 
 /* Something launched for the first time is timed alone, and whoever launches it again waits for that. */
