@@ -22,7 +22,7 @@ static uint32_t mean_of_undisturbed(const uint32_t *sorted, uint32_t known)
 
 uint32_t estimate_add(struct estimate *estimate, uint64_t sample_ns)
 {
-    uint32_t sorted[ESTIMATE_SAMPLES];
+    uint32_t sorted[ESTIMATE_SAMPLES] = {0};
     if (sample_ns < 1)
         sample_ns = 1;
     estimate->samples_ns[estimate->count++ % ESTIMATE_SAMPLES] =
