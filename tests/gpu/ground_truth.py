@@ -106,8 +106,3 @@ class ClockWatch:
 
     def mean_mhz(self) -> float:
         return statistics.fmean(self._seen or [0])
-
-
-def at_same_clock(share: float, mhz: float, unlimited_mhz: float) -> float:
-    """A share of the work that an unlimited program did at its clock, as a share of the time."""
-    return share * unlimited_mhz / mhz if mhz and unlimited_mhz else share

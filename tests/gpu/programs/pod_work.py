@@ -1,7 +1,8 @@
 """What the pods of the whole proof run: `pod_work.py FOLDER [dry]`.
 
 Writes FOLDER/said.jsonl, one JSON object a line; does what FOLDER/mode says: idle, fill (tensors of 64 MiB until torch
-refuses), free, train (steps counted as they complete, one line a second). `dry` needs no torch and no GPU.
+refuses), free, train (steps counted as they complete, one line a second), train/80 (the same with pauses, so that it is
+busy for 80 percent of the time; the figure is steps per busy second). `dry` needs no torch and no GPU.
 """
 
 import collections
@@ -62,6 +63,22 @@ class Torch:
                 waiting.popleft().synchronize()
                 yield STEPS_PER_EVENT
 
+    def rested(self, busy_part):
+        """Steps per busy second, over about one second."""
+        if self.step is None:
+            self.step = self.make()[0]
+        steps, busy_s = 0, 0.0
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until:
+            began = time.monotonic()
+            for _ in range(STEPS_PER_EVENT):
+                self.step()
+            self.torch.cuda.synchronize()
+            took_s = time.monotonic() - began
+            time.sleep(took_s * (1 / busy_part - 1))
+            steps, busy_s = steps + STEPS_PER_EVENT, busy_s + took_s
+        return steps / busy_s
+
 
 class Dry:
     def sees(self):
@@ -84,6 +101,10 @@ class Dry:
         while True:
             time.sleep(0.01)
             yield 1
+
+    def rested(self, busy_part):
+        time.sleep(1.0)
+        return 100.0
 
 
 def main(folder, dry):
@@ -111,6 +132,8 @@ def main(folder, dry):
             while time.monotonic() - began < 1.0:
                 steps += next(batches)
             say("rate", per_s=steps / (time.monotonic() - began))
+        elif now.startswith("train/"):
+            say("rate", per_s=work.rested(int(now.partition("/")[2]) / 100))
         elif now != done and now in ("fill", "free"):
             say(now, **getattr(work, now)())
         else:

@@ -1,5 +1,9 @@
-"""`torch_speed.py WORKLOAD...`: runs each for five seconds and prints `work <name> <units per second>...`, one figure
-per second after a second and a half of warming up. Completions are counted, by events, never launches."""
+"""`torch_speed.py WORKLOAD[/PERCENT]...`: runs each for five seconds and prints `work <name> <units per second>...`, one
+figure per second after a second and a half of warming up. Completions are counted, by events, never launches.
+
+With a percentage it rests between batches, so that the GPU is busy for that part of the time, and the figures are units
+per busy second: what a share of that size does in the time it has, at the clock the GPU then runs at.
+"""
 
 import collections
 import sys
@@ -84,8 +88,22 @@ def completions(step, repeats):
         event.synchronize()
 
 
+def rested(step, repeats, busy_part):
+    """Units per busy second of every batch, for as long as is asked."""
+    until = time.monotonic() + WARM_UP_S + WINDOWS
+    while time.monotonic() < until:
+        began = time.monotonic()
+        for _ in range(repeats):
+            step()
+        torch.cuda.synchronize()
+        busy_s = time.monotonic() - began
+        time.sleep(busy_s * (1 / busy_part - 1))
+        yield repeats / busy_s
+
+
 def run(name):
-    step, units = {"matmul": matmul, "mlp": mlp, "small": small, "tiny": tiny, "graph": graph}[name]()
+    plain, _, percent = name.partition("/")
+    step, units = {"matmul": matmul, "mlp": mlp, "small": small, "tiny": tiny, "graph": graph}[plain]()
     for _ in range(3):
         step()
     torch.cuda.synchronize()
@@ -93,6 +111,10 @@ def run(name):
     step()
     torch.cuda.synchronize()
     repeats = max(1, min(1000, round(BATCH_S / (time.monotonic() - began))))
+    if percent:
+        rates = [units * rate for rate in rested(step, repeats, int(percent) / 100)]
+        print("work", name, *(f"{rate:.3f}" for rate in rates[len(rates) // 4 :][-WINDOWS * 20 :]), flush=True)
+        return
     began = time.monotonic()
     windows, before = [0.0] * WINDOWS, began
     for at in completions(step, repeats):
