@@ -1,5 +1,6 @@
-"""`torch_speed.py WORKLOAD[/PERCENT]...`: runs each for five seconds and prints `work <name> <units per second>...`, one
-figure per second after a second and a half of warming up. Completions are counted, by events, never launches.
+"""`torch_speed.py WORKLOAD[/PERCENT]...`: runs each for five seconds, prints `work <name> <units per second>...`.
+
+One figure per second after a second and a half of warming up. Completions are counted, by events, never launches.
 
 With a percentage it rests between batches, so that the GPU is busy for that part of the time, and the figures are units
 per busy second: what a share of that size does in the time it has, at the clock the GPU then runs at.
