@@ -189,7 +189,8 @@ def measure_reference(proof: Proof) -> None:
         for busy in (100, THIRTY.cores + FIFTY.cores):
             before = len(said(out, "rate"))
             (out / "mode").write_text("train" if busy == 100 else f"train/{busy}")
-            wait_for(lambda: len(said(out, "rate")) >= before + WINDOWS, POD_START_S, "the reference")
+            wanted = before + WINDOWS
+            wait_for(lambda n=wanted: len(said(out, "rate")) >= n, POD_START_S, "the reference")
             rates = [entry["per_s"] for entry in said(out, "rate")[before + 2 :]]
             proof.references[busy] = statistics.fmean(rates)
             text = f"{proof.references[busy]:.1f} steps per busy second ± {statistics.pstdev(rates):.1f}"
