@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.gpu.bench import Bench, ending
 from tests.gpu.program import EndedError, Program, TooLateError
 from tests.gpu.record import judged
-from tests.gpu.share_folder import take_turns, write_pace
+from tests.gpu.share_folder import write_pace
 
 BLOCKS = 1056  # eight of 256 threads on each of 132 multiprocessors: a cooperative launch still fits
 WARM_UP_S = 2.0
@@ -208,12 +208,10 @@ def _same_container(bench: Bench, lab: Lab, name: str, work: Work) -> None:
         _together(bench, lab, name, [folder, folder], [30], work)
 
 
-def _containers(bench: Bench, lab: Lab, name: str, work: Work, limits: Sequence[int], turns: bool = False) -> None:
+def _two_containers(bench: Bench, lab: Lab, name: str, work: Work) -> None:
     with ExitStack() as stack:
-        folders = [stack.enter_context(bench.share(cores=cores * 100)) for cores in limits]
-        if turns:
-            take_turns(folders)
-        _together(bench, lab, name, folders, limits, work)
+        folders = [stack.enter_context(bench.share(cores=cores * 100)) for cores in (30, 50)]
+        _together(bench, lab, name, folders, [30, 50], work)
 
 
 def neighbours(bench: Bench) -> None:
@@ -223,11 +221,8 @@ def neighbours(bench: Bench) -> None:
         name = f"two processes of one container of 30 %, {kernel} kernels"
         _guarded(bench, name, CELL_S + 5, _same_container, lab, name, Work(kernel=kernel))
     for kernel in KERNELS_NS:
-        for limits in ((30, 50), (30, 50, 20)):
-            for turns in (True, False):
-                shares = " and ".join(f"{limit} %" for limit in limits)
-                name = f"containers of {shares}{', taking turns' if turns else ''}, {kernel} kernels"
-                _guarded(bench, name, SHORT_CELL_S + 5, _containers, lab, name, Work(kernel=kernel), limits, turns)
+        name = f"two containers of 30 % and 50 %, {kernel} kernels"
+        _guarded(bench, name, CELL_S + 5, _two_containers, lab, name, Work(kernel=kernel))
 
 
 ELASTIC_S = 9.0

@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,8 +16,6 @@ USAGE_VERSION = 1
 USAGE_SLOTS = 1000
 USAGE_FILE_BYTES = 131072
 PACE_MAGIC = 0x3145434150415401
-TURN_MAGIC = 0x314E525554415401
-TURN_FILE_BYTES = 64
 CONTEXT_BYTES = 600 << 20
 NO_CORE_LIMIT = 10000
 _REQUEST_BYTES_MAX = 128
@@ -73,15 +71,6 @@ def make_folder(folder: Path, *, gpu: str, cores: int, cores_max: int | None, me
     if cores_max is not None:
         write_pace(folder, cores)
     return folder
-
-
-def take_turns(folders: Sequence[Path]) -> None:
-    """The containers of these directories share one GPU by turns: one file under the name `turn` in all of them."""
-    first, *others = (folder / "turn" for folder in folders)
-    first.write_bytes(struct.pack("<Q", TURN_MAGIC).ljust(TURN_FILE_BYTES, b"\0"))
-    first.chmod(0o666)
-    for other in others:
-        other.hardlink_to(first)
 
 
 @contextmanager

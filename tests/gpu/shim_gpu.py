@@ -48,7 +48,7 @@ SECTIONS: Mapping[str, Section] = {
     "memory": Section(memory_sections.memory, 80),
     "reported": Section(memory_sections.reported, 40),
     "compute": Section(compute_sections.compute, 130),
-    "neighbours": Section(compute_sections.neighbours, 150),
+    "neighbours": Section(compute_sections.neighbours, 75),
     "cost": Section(cost_sections.cost, 60),
     "paths": Section(compute_sections.paths, 95),
     "torch": Section(framework_sections.torch, 150),

@@ -13,7 +13,6 @@
 #define WHEN_MASK ((UINT64_C(1) << WHEN_BITS) - 1)
 
 static struct turn_file *_Atomic turn;
-static _Atomic uint64_t ignored_until_ns; /* a neighbour that holds its turn for ever is not waited for again and again */
 
 uint64_t turn_word(uint16_t who, uint64_t at_ns)
 {
@@ -120,9 +119,7 @@ int turn_must_wait(uint64_t gpu_ns, uint64_t now_ns)
     struct turn_file *file = atomic_load_explicit(&turn, memory_order_acquire);
     struct usage_file *usage = atomic_load_explicit(&usage_mapped, memory_order_acquire);
     uint64_t until_ns;
-    if (!file || now_ns < atomic_load_explicit(&ignored_until_ns, memory_order_relaxed))
-        return 0;
-    return usage && usage_number() && look(file, usage, gpu_ns, now_ns, &until_ns) == TURN_WAIT;
+    return file && usage && usage_number() && look(file, usage, gpu_ns, now_ns, &until_ns) == TURN_WAIT;
 }
 
 void turn_take(uint64_t gpu_ns)
@@ -136,8 +133,6 @@ void turn_take(uint64_t gpu_ns)
             sleep_until(until_ns < last_ns ? until_ns : last_ns);
         now_ns = process_now_ns();
     }
-    if (now_ns >= last_ns)
-        atomic_store_explicit(&ignored_until_ns, now_ns + TURN_IGNORED_NS, memory_order_relaxed);
     if (slot)
         atomic_fetch_add_explicit(&slot->waited_ns, now_ns - began_ns, memory_order_relaxed);
 }

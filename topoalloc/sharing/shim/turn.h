@@ -22,7 +22,6 @@ struct turn_file {
 #define TURN_HANDOVER_NS UINT64_C(150000) /* the other wakes up within this */
 #define TURN_EARLY_NS UINT64_C(60000)     /* a sleep ends this much late */
 #define TURN_WAIT_MAX_NS UINT64_C(100000000)
-#define TURN_IGNORED_NS UINT64_C(1000000000) /* after a wait that long in vain nobody is waited for */
 #define TURN_FRESH_NS UINT64_C(20000000)  /* a wish is this long alive */
 
 enum turn_answer { TURN_GO, TURN_GO_FIRST, TURN_WAIT };
