@@ -416,7 +416,7 @@ void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket)
     /* Its first timing is charged when it is known, so credit is looked at after that. */
     if (unknown && atomic_load(&entry->pending))
         wait_for_first(entry, process_now_ns());
-    ticket->now_ns = ticket->credit_at_ns = credit_at();
+    ticket->now_ns = credit_at();
     if (unknown && !atomic_load(&entry->ns_believed))
         ticket->burst = time_first(entry, stream, ticket->now_ns);
     ticket->predicted_ns = atomic_load_explicit(&entry->ns_believed, memory_order_relaxed);
@@ -474,7 +474,7 @@ void timing_after(const struct timing_ticket *ticket, CUstream stream, int launc
     if (first)
         return; /* charged when its timing is known */
     uint64_t predicted_ns = ticket->predicted_ns ? ticket->predicted_ns : ASSUMED_NS;
-    pace_charge(predicted_ns * atomic_load_explicit(&scale, memory_order_relaxed) / SCALE_ONE, ticket->credit_at_ns);
+    pace_charge(predicted_ns * atomic_load_explicit(&scale, memory_order_relaxed) / SCALE_ONE, ticket->now_ns);
 }
 
 void timing_context_gone(uint64_t context)

@@ -11,7 +11,6 @@ struct timing_ticket {
     int burst; /* -1: this launch is not timed */
     uint64_t predicted_ns;
     uint64_t now_ns;
-    uint64_t credit_at_ns; /* it could have gone then: what it waited for others is not lost to it */
 };
 
 uint64_t timing_key(const void *function, const unsigned int shape[6]);
