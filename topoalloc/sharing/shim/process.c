@@ -9,7 +9,6 @@
 #include "pace.h"
 #include "pointers.h"
 #include "timing.h"
-#include "turn.h"
 #include "usage.h"
 
 #include <errno.h>
@@ -157,7 +156,6 @@ void process_start(void)
         } else {
             publish(&share);
             pace_open();
-            turn_open();
             if (!usage_join(share.allow_without_usage) && share.memory_bytes != SHARE_MEMORY_ALL) {
                 publish_refusal();
                 process_share_path("usage", path, sizeof path);

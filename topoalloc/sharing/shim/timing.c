@@ -7,7 +7,6 @@
 #include "memory.h"
 #include "pace.h"
 #include "process.h"
-#include "turn.h"
 #include "usage.h"
 
 #include <string.h>
@@ -388,20 +387,8 @@ static uint64_t credit_at(void)
         return now_ns;
     close_all();
     settle_some(memory_context(), BURSTS_MAX);
-    /* Fewer and longer rests where every rest costs: streams run dry one by one, turns are handed over. */
-    pace_wait(atomic_load_explicit(&crowded, memory_order_relaxed) || turn_is_contended(now_ns));
+    pace_wait(atomic_load_explicit(&crowded, memory_order_relaxed));
     return process_now_ns();
-}
-
-/* What is not known yet is let through: it is timed alone, and others take turns around it next time. */
-static void wait_for_turn(struct timing_ticket *ticket)
-{
-    uint64_t scaled_ns = ticket->predicted_ns * atomic_load_explicit(&scale, memory_order_relaxed) / SCALE_ONE;
-    if (!ticket->predicted_ns || !turn_must_wait(scaled_ns, ticket->now_ns))
-        return;
-    close_all(); /* what ran before the wait is one burst, what comes is another */
-    turn_take(scaled_ns);
-    ticket->now_ns = process_now_ns();
 }
 
 void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket)
@@ -420,7 +407,6 @@ void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket)
     if (unknown && !atomic_load(&entry->ns_believed))
         ticket->burst = time_first(entry, stream, ticket->now_ns);
     ticket->predicted_ns = atomic_load_explicit(&entry->ns_believed, memory_order_relaxed);
-    wait_for_turn(ticket);
     if (!ticket->predicted_ns || ticket->burst >= 0 || !may_time())
         return;
     int open = find_open(stream, ticket->now_ns, &slot);

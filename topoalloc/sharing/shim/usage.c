@@ -324,12 +324,6 @@ void usage_set_implicit(uint64_t bytes, int measured)
     drop(usage);
 }
 
-/* Files of one file system have inodes of their own, and those of a tmpfs follow each other. */
-uint16_t usage_number(void)
-{
-    return file < 0 ? 0 : (uint16_t)(file_inode % UINT16_MAX + 1);
-}
-
 uint64_t usage_total(void)
 {
     struct usage_file *usage = atomic_load_explicit(&usage_mapped, memory_order_acquire);

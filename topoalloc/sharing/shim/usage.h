@@ -19,7 +19,6 @@ int usage_reserve(uint64_t bytes, uint64_t limit_bytes, enum usage_kind kind);
 void usage_release(uint64_t bytes, enum usage_kind kind);
 void usage_set_implicit(uint64_t bytes, int measured);
 uint64_t usage_total(void);
-uint16_t usage_number(void); /* tells this container from the others of the node; 0: alone */
 void usage_reap(void); /* gives back what dead processes held */
 
 #endif

@@ -46,8 +46,7 @@ struct usage_header {
     _Atomic uint64_t gone_launches;
     _Atomic uint64_t gone_refused;
     _Atomic uint64_t wanting_at_ns;  /* CLOCK_MONOTONIC time a launch was last held back: the container wants more */
-    _Atomic uint64_t turn_since_ns;  /* when the container's present turn on the GPU began, where turns are taken */
-    _Atomic uint64_t reserved[5];
+    _Atomic uint64_t reserved[6];
 };
 
 #define USAGE_LOCKS_AT 0x40000000L
