@@ -8,6 +8,7 @@
 
 #define POOLS_MAX 1024u /* of one process; the pointers of further ones are charged one by one */
 #define GROWTH_STEP (32 * MIB) /* the step in which the driver's pools grow */
+#define GROWTH_SPARE GROWTH_STEP /* their free pieces may not fit together, and then they grow by more than is missing */
 #define LOOK_EVERY 16u         /* small allocations after which a pool is asked for its figure although they fit */
 #define NO_POOL UINT64_MAX
 
@@ -89,7 +90,7 @@ static int charge_growth(struct pool *pool, uint64_t bytes)
     if (wanted <= pool->charged_bytes || pool->on_host)
         return 1;
     uint64_t step = wanted - pool->charged_bytes;
-    uint64_t generous = (step + GROWTH_STEP - 1) / GROWTH_STEP * GROWTH_STEP;
+    uint64_t generous = (step + GROWTH_STEP - 1) / GROWTH_STEP * GROWTH_STEP + GROWTH_SPARE;
     for (int asked = 0; asked < 2; asked++) {
         if (usage_reserve(generous, limit, USAGE_DEVICE)) {
             pool->charged_bytes += generous;
@@ -101,7 +102,7 @@ static int charge_growth(struct pool *pool, uint64_t bytes)
         if (wanted <= pool->charged_bytes)
             return 1;
         step = wanted - pool->charged_bytes;
-        generous = (step + GROWTH_STEP - 1) / GROWTH_STEP * GROWTH_STEP;
+        generous = (step + GROWTH_STEP - 1) / GROWTH_STEP * GROWTH_STEP + GROWTH_SPARE;
     }
     return 0;
 }
@@ -201,6 +202,10 @@ static CUresult take(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUst
     if (driver_hooked[HOOK_cuMemFreeAsync])
         REAL(cuMemFreeAsync)(*pointer, stream);
     pools_give_back(&entry);
+    /* A pool that keeps what it has would keep what it grew by as well. */
+    if (DRIVER_HAS(cuStreamSynchronize) && driver_hooked[HOOK_cuMemPoolTrimTo] &&
+        DRIVER(cuStreamSynchronize)(stream) == CUDA_SUCCESS)
+        REAL(cuMemPoolTrimTo)(pool, 0);
     pools_refresh();
     return memory_refused();
 }
