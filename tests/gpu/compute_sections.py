@@ -23,6 +23,7 @@ START_S = 60.0
 MEAN_POINTS = 1.5
 DEVIATION_POINTS = 1.0
 PAIR_POINTS = 2.0
+ATTAINABLE_PERCENT = 85
 STALL_MORE_NS = 10e6
 KERNELS_NS = {"20 us": 20e3, "1 ms": 1e6, "50 ms": 50e6}
 BATCH_NS = 300e3  # launches between two timestamps: so many that the timestamps cost nothing
@@ -162,7 +163,9 @@ def _together(bench: Bench, lab: Lab, name: str, folders: Sequence[Path], limits
         holds, text = abs(total - limits[0]) <= MEAN_POINTS, f"{text}, together {total:.2f} %"
         target = f"together {limits[0]:g} ± {MEAN_POINTS} %"
     figures: Mapping[str, object] = {"means": [mean for mean, _ in means], "limits": list(limits)}
-    bench.record.add(name, text, target, judged(holds), **figures)
+    # Changing between contexts takes a tenth of the GPU: of shares that fill it, the largest cannot have all of its own.
+    verdict = judged(holds) if sum(limits) <= ATTAINABLE_PERCENT else "figure"
+    bench.record.add(name, text, target, verdict, **figures)
 
 
 def _guarded(bench: Bench, name: str, needs_s: float, action: object, *arguments: object) -> None:
@@ -208,10 +211,10 @@ def _same_container(bench: Bench, lab: Lab, name: str, work: Work) -> None:
         _together(bench, lab, name, [folder, folder], [30], work)
 
 
-def _two_containers(bench: Bench, lab: Lab, name: str, work: Work) -> None:
+def _containers(bench: Bench, lab: Lab, name: str, work: Work, limits: Sequence[int]) -> None:
     with ExitStack() as stack:
-        folders = [stack.enter_context(bench.share(cores=cores * 100)) for cores in (30, 50)]
-        _together(bench, lab, name, folders, [30, 50], work)
+        folders = [stack.enter_context(bench.share(cores=cores * 100)) for cores in limits]
+        _together(bench, lab, name, folders, limits, work)
 
 
 def neighbours(bench: Bench) -> None:
@@ -222,7 +225,9 @@ def neighbours(bench: Bench) -> None:
         _guarded(bench, name, CELL_S + 5, _same_container, lab, name, Work(kernel=kernel))
     for kernel in KERNELS_NS:
         name = f"two containers of 30 % and 50 %, {kernel} kernels"
-        _guarded(bench, name, CELL_S + 5, _two_containers, lab, name, Work(kernel=kernel))
+        _guarded(bench, name, CELL_S + 5, _containers, lab, name, Work(kernel=kernel), (30, 50))
+    name = "three containers of 30 %, 50 % and 20 %, 1 ms kernels"
+    _guarded(bench, name, CELL_S + 5, _containers, lab, name, Work(kernel="1 ms"), (30, 50, 20))
 
 
 ELASTIC_S = 9.0

@@ -17,6 +17,7 @@ struct pool {
     uint64_t used_bytes;    /* of pointers not freed yet */
     uint64_t charged_bytes; /* at least what it holds */
     unsigned int calls;
+    int extended;           /* charged for more than it was known to hold */
     int on_host;            /* it takes nothing of the device */
     int destroyed; /* its figure cannot be asked any more; it ends with its last pointer */
 };
@@ -94,6 +95,7 @@ static int charge_growth(struct pool *pool, uint64_t bytes)
     for (int asked = 0; asked < 2; asked++) {
         if (usage_reserve(generous, limit, USAGE_DEVICE)) {
             pool->charged_bytes += generous;
+            pool->extended = 1;
             return 1;
         }
         for (unsigned int i = 0; i < pools_known && !asked; i++)
@@ -135,9 +137,9 @@ static int settle_after(uint64_t position, uint64_t bytes, CUresult result)
     struct pool *pool = &pools[position];
     if (result != CUDA_SUCCESS)
         pool->used_bytes -= bytes;
-    int grew = (!pool->on_host && pool->charged_bytes >= pool->used_bytes + GROWTH_STEP) || result != CUDA_SUCCESS;
     /* Its free pieces may be too small for a large one, and then it grows although there was room by count. */
-    if (grew || bytes > MIB || ++pool->calls % LOOK_EVERY == 0 || pool->used_bytes == bytes) {
+    if (pool->extended || result != CUDA_SUCCESS || bytes > MIB || ++pool->calls % LOOK_EVERY == 0) {
+        pool->extended = 0;
         settle(pool);
         over = usage_total() > atomic_load(&process_limits.memory_bytes);
     }
