@@ -163,7 +163,7 @@ def _together(bench: Bench, lab: Lab, name: str, folders: Sequence[Path], limits
         holds, text = abs(total - limits[0]) <= MEAN_POINTS, f"{text}, together {total:.2f} %"
         target = f"together {limits[0]:g} ± {MEAN_POINTS} %"
     figures: Mapping[str, object] = {"means": [mean for mean, _ in means], "limits": list(limits)}
-    # Changing between contexts takes a tenth of the GPU: of shares that fill it, the largest cannot have all of its own.
+    # Changing between contexts takes a tenth of the GPU, so of shares that fill it the largest does not get all.
     verdict = judged(holds) if sum(limits) <= ATTAINABLE_PERCENT else "figure"
     bench.record.add(name, text, target, verdict, **figures)
 
