@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from importlib import import_module
 from types import ModuleType
 
 # glibc's malloc.h
@@ -15,7 +16,7 @@ MMAP_THRESHOLD_BYTES = 64 * 1024
 def reduce_footprint() -> None:
     """Call before grpc is imported; harmless later, and where the C library is not glibc."""
     _tune_malloc()
-    _import_the_needed_part_of_grpc()
+    _import_grpc_without_asyncio()
 
 
 def _tune_malloc() -> None:
@@ -28,20 +29,25 @@ def _tune_malloc() -> None:
         mallopt(M_MMAP_THRESHOLD, MMAP_THRESHOLD_BYTES)
 
 
-def _import_the_needed_part_of_grpc() -> None:
-    """grpc imports asyncio, which loads OpenSSL if it can and does without if it cannot, and its own asyncio side.
+class _Later(ModuleType):
+    """Stands for a module until something is asked of it; then that is imported as ever."""
 
-    Only unix sockets are spoken here and asyncio is never used, so grpc is told that there is no `ssl`, and is given an
-    empty module in the place of `grpc.aio`. Whoever needs one of them imports it as ever.
-    """
-    if "ssl" in sys.modules or "grpc" in sys.modules:
+    def __getattr__(self, name: str) -> object:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return getattr(import_module(self.__name__), name)
+
+
+def _import_grpc_without_asyncio() -> None:
+    """grpc imports asyncio, which loads OpenSSL and much else, and its own asyncio side. Only its threads are used here,
+    and they ask neither for anything."""
+    if "grpc" in sys.modules:
         return
-    sys.modules["ssl"] = None  # type: ignore[assignment]  # the documented way to make an import fail
-    sys.modules["grpc.aio"] = ModuleType("grpc.aio")
+    placeholders = [_Later(name) for name in ("asyncio", "grpc.aio") if name not in sys.modules]
+    sys.modules.update({placeholder.__name__: placeholder for placeholder in placeholders})
     try:
-        import grpc
-
-        del grpc.aio
+        import grpc  # noqa: F401
     finally:
-        del sys.modules["ssl"]
-        sys.modules.pop("grpc.aio", None)
+        for placeholder in placeholders:
+            if sys.modules.get(placeholder.__name__) is placeholder:
+                del sys.modules[placeholder.__name__]
