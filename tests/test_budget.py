@@ -46,9 +46,9 @@ def wait_until_watched(run_dir: Path, shares: int) -> None:
     while time.monotonic() < deadline_s:
         leaves = list((run_dir / "shares").glob("[!.]*"))
         owners = run_dir / "owners"
-        if len(leaves) == shares and owners.exists() and owners.read_text().count("\n") == shares:
-            if all(map(is_answered, leaves)):
-                return
+        told = owners.read_text().count("\n") if owners.exists() else 0
+        if len(leaves) == told == shares and all(map(is_answered, leaves)):
+            return
         time.sleep(0.1)
     raise AssertionError(f"the agent does not look after {shares} shares")
 

@@ -39,8 +39,8 @@ class _Later(ModuleType):
 
 
 def _import_grpc_without_asyncio() -> None:
-    """grpc imports asyncio, which loads OpenSSL and much else, and its own asyncio side. Only its threads are used here,
-    and they ask neither for anything."""
+    """grpc imports asyncio, which loads OpenSSL and much else, and its own asyncio side. Only its threads are used
+    here, and they ask neither for anything."""
     if "grpc" in sys.modules:
         return
     placeholders = [_Later(name) for name in ("asyncio", "grpc.aio") if name not in sys.modules]

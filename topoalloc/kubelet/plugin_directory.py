@@ -86,9 +86,9 @@ class DirectoryWatch:
         ready, _, _ = select.select([*watched, self._wake_read], [], [], timeout_s)
         if self._wake_read in ready:
             os.read(self._wake_read, EVENTS_DRAINED_MAX)
-        if self._inotify is not None and self._inotify.fd in ready:
-            if self._inotify.read() & (IGNORED | DELETE_SELF | MOVE_SELF):
-                self._is_watched = False
+        happened = self._inotify.read() if self._inotify is not None and self._inotify.fd in ready else 0
+        if happened & (IGNORED | DELETE_SELF | MOVE_SELF):
+            self._is_watched = False
 
     def wake(self) -> None:
         """Make `wait` return at once; safe from any thread and from a signal handler, and after `close`."""

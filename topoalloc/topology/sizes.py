@@ -25,7 +25,7 @@ def parse_size(text: str) -> int:
     factor = _UNITS.get(unit.lower())
     if factor is None:
         raise InputError(f"{text[:40]!r} has the unit {unit!r}; write KiB, MiB, GiB, TiB, or decimal KB, MB, GB, TB")
-    size_bytes = int(whole + decimals) * factor // 10 ** len(decimals)
+    size_bytes: int = int(whole + decimals) * factor // 10 ** len(decimals)
     if not 0 < size_bytes <= SIZE_BYTES_MAX:
         raise InputError(f"{text[:40]!r} is outside 1 byte to 1 PiB")
     return size_bytes
