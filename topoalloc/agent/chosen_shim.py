@@ -10,6 +10,7 @@ from topoalloc.agent.config import Config
 from topoalloc.agent.enforcer import Enforcer
 from topoalloc.agent.share_directories import ShareDirectories, ShareObserver
 from topoalloc.agent.shim_library import check_foreign_shim, install_library, packaged_library
+from topoalloc.agent.shim_versions import remove_unused_versions
 from topoalloc.errors import InputError
 from topoalloc.sharing.builtin_shim import BuiltinShim
 from topoalloc.sharing.enforcement import Enforcement
@@ -67,6 +68,7 @@ def _builtin(config: Config, inventory: Inventory, observers: tuple[ShareObserve
     if content is None:
         raise InputError("shim: builtin: this installation was built without the library; build it with a C compiler")
     library = install_library(content, Path(config.lib_dir))
+    remove_unused_versions(Path(config.lib_dir), library.directory, config.run_dir, Path(config.plugin_dir))
     shim = BuiltinShim(config.share_rules(), str(library.directory))
     return Enforcer(inventory, _directories(config, shim, *observers), library.check)
 
