@@ -27,10 +27,13 @@ dev: $(BIN)/.dev ## make the virtual environment with every tool
 
 SHIM := topoalloc/sharing/shim
 
-shim: $(SHIM)/libtopoalloc-vcuda.so ## build the library that keeps containers within their shares (needs a C compiler)
+shim: $(SHIM)/libtopoalloc-vcuda.so $(SHIM)/topoalloc-verify ## build what keeps containers within their shares (needs a C compiler)
 
 $(SHIM)/libtopoalloc-vcuda.so: $(wildcard $(SHIM)/*.[cS] $(SHIM)/*.h $(SHIM)/*.def) $(SHIM)/exports.map $(SHIM)/compile.flags
 	$(CC) @$(SHIM)/compile.flags $(wildcard $(SHIM)/*.[cS]) -o $@.new && mv $@.new $@
+
+$(SHIM)/topoalloc-verify: $(wildcard $(SHIM)/verify/*.c) $(SHIM)/verify/compile.flags $(SHIM)/usage_layout.h
+	$(CC) @$(SHIM)/verify/compile.flags $(wildcard $(SHIM)/verify/*.c) -o $@.new && mv $@.new $@
 
 demo: $(BIN)/.run ## eight pods on a recorded DGX A100 under single-numa-node
 	@$(BIN)/topoalloc simulate --node $(DEMO_MACHINE) --gpu-memory 40GiB --pods deploy/demo/pods.yaml --policy single-numa-node

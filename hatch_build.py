@@ -1,6 +1,6 @@
-"""Builds the library of topoalloc/sharing/shim into the wheel.
+"""Builds the library of topoalloc/sharing/shim into the wheel, and the program that looks after it in a container.
 
-Without a C compiler the wheel is made without it, and the agent then says that shares are not enforced.
+Without a C compiler the wheel is made without them, and the agent then says that shares are not enforced.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SHIM = Path("topoalloc/sharing/shim")
 LIBRARY = SHIM / "libtopoalloc-vcuda.so"
+VERIFY = SHIM / "topoalloc-verify"
 
 
 class ShimHook(BuildHookInterface):  # type: ignore[type-arg] # hatchling's type parameter is of no use here
@@ -29,20 +30,21 @@ class ShimHook(BuildHookInterface):  # type: ignore[type-arg] # hatchling's type
         if self.target_name != "wheel" or version == "editable":
             return
         root = Path(self.root)
-        sources = sorted(path.relative_to(root) for path in (root / SHIM).glob("*.[cS]"))
         compiler = shlex.split(os.environ.get("CC", "cc"))
-        if not sources or shutil.which(compiler[0]) is None:
+        if shutil.which(compiler[0]) is None:
             self.app.display_warning(
                 f"topoalloc is built WITHOUT {LIBRARY.name} (no {compiler[0]}): shares will not be enforced"
             )
             return
         self._built = Path(tempfile.mkdtemp(prefix="topoalloc-shim-"))
-        built = self._built / LIBRARY.name
-        command = [*compiler, f"@{SHIM / 'compile.flags'}", *map(str, sources), "-o", str(built)]
-        subprocess.run(command, cwd=root, check=True)
-        build_data["force_include"][str(built)] = str(LIBRARY)
+        for made, folder in ((LIBRARY, SHIM), (VERIFY, SHIM / "verify")):
+            sources = sorted(str(path.relative_to(root)) for path in (root / folder).glob("*.[cS]"))
+            built = self._built / made.name
+            command = [*compiler, f"@{folder / 'compile.flags'}", *sources, "-o", str(built)]
+            subprocess.run(command, cwd=root, check=True)
+            build_data["force_include"][str(built)] = str(made)
         build_data["pure_python"] = False
-        # Any Python 3 on this architecture: the library knows nothing of Python.
+        # Any Python 3 on this architecture: neither knows nothing of Python.
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

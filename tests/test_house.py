@@ -26,7 +26,6 @@ IMPORTERS = {
         "topoalloc/topology/readers/nvml_processes.py",
     ),
     "pyudev": ("topoalloc/topology/readers/udev.py",),
-    "inotify_simple": ("topoalloc/kubelet/plugin_directory.py",),
     "grpc": ("topoalloc/kubelet/", "topoalloc/agent/footprint.py"),
     "topoalloc.pb": ("topoalloc/kubelet/", "topoalloc/agent/vcuda_registry.py"),
     "yaml": ("topoalloc/yaml_documents.py",),

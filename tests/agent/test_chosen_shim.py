@@ -30,10 +30,10 @@ NODE = served(machine())
 AMD_NODE = served(replace(machine(), gpus=tuple(replace(gpu, vendor=AMD) for gpu in machine().gpus)))
 
 
-@pytest.fixture(params=[b"\x7fELF", None], ids=["with library", "without library"])
-def brought(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bytes | None:
+@pytest.fixture(params=[{"libtopoalloc-vcuda.so": b"\x7fELF"}, None], ids=["with library", "without library"])
+def brought(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes] | None:
     """What the installation brought."""
-    content: bytes | None = request.param
+    content: dict[str, bytes] | None = request.param
     monkeypatch.setattr(chosen_shim, "packaged_library", lambda: content)
     return content
 
@@ -52,7 +52,7 @@ def said_by(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_a_live_node_enforces_where_its_installation_brought_the_library(
-    config: Config, brought: bytes | None, caplog: pytest.LogCaptureFixture
+    config: Config, brought: dict[str, bytes] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     enforcer = chosen_enforcer(config, NODE, live=True)
 
@@ -65,7 +65,7 @@ def test_a_live_node_enforces_where_its_installation_brought_the_library(
 def test_the_builtin_library_is_installed_before_anybody_is_served(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chosen_shim, "packaged_library", lambda: b"\x7fELF")
+    monkeypatch.setattr(chosen_shim, "packaged_library", lambda: {"libtopoalloc-vcuda.so": b"\x7fELF"})
 
     enforcer = chosen_enforcer(with_shim(config, "builtin"), NODE, live=False)
 
@@ -91,7 +91,7 @@ def test_nothing_enforced_is_said_once(config: Config, caplog: pytest.LogCapture
 
 @pytest.mark.parametrize("name", ["auto", "builtin", "none"])
 def test_a_recorded_machine_enforces_only_where_that_is_asked_for(
-    config: Config, brought: bytes | None, name: str
+    config: Config, brought: dict[str, bytes] | None, name: str
 ) -> None:
     if name == "builtin" and brought is None:
         return
@@ -104,13 +104,13 @@ def test_a_recorded_machine_enforces_only_where_that_is_asked_for(
 
 
 def test_gpus_for_which_there_is_no_shim_are_told(
-    config: Config, brought: bytes | None, caplog: pytest.LogCaptureFixture
+    config: Config, brought: dict[str, bytes] | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert chosen_enforcer(config, AMD_NODE, live=True) is None
     assert "AMD" in said_by(caplog)[0]
 
 
-def test_a_node_without_gpus_needs_nothing(config: Config, brought: bytes | None) -> None:
+def test_a_node_without_gpus_needs_nothing(config: Config, brought: dict[str, bytes] | None) -> None:
     assert chosen_enforcer(with_shim(config, "builtin"), served(machine(gpus=0)), live=True) is None
 
 
@@ -132,7 +132,7 @@ def test_the_library_of_somebody_else_has_to_be_there_at_the_start(config: Confi
 def test_a_linked_directory_ends_the_start(
     config: Config, tmp_path: Path, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chosen_shim, "packaged_library", lambda: b"\x7fELF")
+    monkeypatch.setattr(chosen_shim, "packaged_library", lambda: {"libtopoalloc-vcuda.so": b"\x7fELF"})
     (tmp_path / "elsewhere").mkdir()
     Path(getattr(config, key)).symlink_to(tmp_path / "elsewhere")
 

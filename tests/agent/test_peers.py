@@ -66,6 +66,13 @@ def test_without_a_pidfd_of_the_peer_a_pid_counts_only_if_it_is_older_than_the_c
     assert opened_peer(child.pid, boottime_ns() - 3_600_000_000_000) is None
 
 
+def test_where_any_process_of_the_container_will_do_its_age_is_no_matter(child: subprocess.Popen[bytes]):
+    peer = opened_peer(child.pid, None)
+
+    assert isinstance(peer, Peer)
+    peer.close()
+
+
 def test_a_pid_of_nobody_is_no_peer(child: subprocess.Popen[bytes]):
     child.kill()
     child.wait()

@@ -32,7 +32,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture
 def granted(tmp_path: Path, built: Built) -> Enforced:
-    content = packaged_library(built.shim)
+    content = packaged_library(built.shim.parent)
     assert content is not None
     library = install_library(content, tmp_path / "lib")
     shares = ShareDirectories(tmp_path / "run", BuiltinShim(ShareRules(), str(library.directory)))

@@ -20,7 +20,7 @@ from topoalloc.agent.share_files import (
     write_list,
     write_pace,
 )
-from topoalloc.sharing.share_limits import ShareLimits, ShareRefusal
+from topoalloc.sharing.share_file import ShareLimits, ShareRefusal
 from topoalloc.sharing.usage import Usage, UsageRefusal
 
 

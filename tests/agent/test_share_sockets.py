@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -333,3 +334,88 @@ def test_an_agent_that_starts_again_takes_the_place_of_its_old_socket(tmp_path: 
         assert answer(connection) == b"bytes 7\n"
     assert (run_dir.leaf() / "agent.sock").stat().st_mode & 0o777 == 0o666
     again.end()
+
+
+def opened(sockets: ShareSockets, run_dir: RunDir, name: str = NAME, uid: str = "") -> None:
+    """As whoever makes the directories of shares does."""
+    fd = os.open(run_dir.leaf(name), os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        sockets.opened(name, SocketOwner(run_dir.inode(name), GPU, uid), fd)
+    finally:
+        os.close(fd)
+
+
+def test_who_connects_before_the_server_runs_is_answered_when_it_does(tmp_path: Path):
+    run_dir = RunDir(tmp_path)
+    run_dir.make()
+    sockets = ShareSockets(str(tmp_path), lambda gpu: Everybody(42))
+    opened(sockets, run_dir)
+    with connected(run_dir.leaf()) as connection:
+        thread = threading.Thread(target=sockets.run)
+        thread.start()
+
+        assert answer(connection) == b"bytes 42\n"
+    sockets.stop()
+    thread.join(LIMIT_S)
+    sockets.close()
+
+
+def test_a_share_that_was_opened_is_not_closed_by_a_look_from_before(tmp_path: Path):
+    with serving(tmp_path) as served:
+        served.run_dir.make()
+        opened(served.sockets, served.run_dir)
+        served.sockets.reconcile({})
+        served.sockets.reconcile({NAME: SocketOwner(1, GPU)})
+        with connected(served.run_dir.leaf()) as connection:
+            assert [answer(connection) for _ in range(2)] == [b"bytes 42\n"] * 2
+
+        served.sockets.closed(NAME)
+        wait_for(lambda: not accepts(served.run_dir.leaf()))
+
+
+def test_a_share_that_is_opened_again_keeps_its_connections(tmp_path: Path):
+    with serving(tmp_path) as served:
+        served.run_dir.make()
+        opened(served.sockets, served.run_dir)
+        with connected(served.run_dir.leaf()) as connection:
+            assert answer(connection) == b"bytes 42\n"
+            opened(served.sockets, served.run_dir, uid=UID)
+            opened(served.sockets, served.run_dir)
+
+            assert answer(connection) == b"bytes 42\n"
+
+
+def test_of_a_share_that_goes_through_many_directories_the_last_one_has_the_socket(tmp_path: Path):
+    with serving(tmp_path) as served:
+        for number in range(20):
+            served.run_dir.make()
+            opened(served.sockets, served.run_dir)
+            if number < 19:
+                served.sockets.closed(NAME)
+                served.run_dir.leaf().rename(tmp_path / f"old{number}")
+        with connected(served.run_dir.leaf()) as connection:
+            assert answer(connection) == b"bytes 42\n"
+        wait_for(lambda: not any(accepts(tmp_path / f"old{number}") for number in range(19)))
+
+
+def test_a_socket_that_cannot_be_made_is_said_once_and_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    with serving(tmp_path) as served:
+        served.run_dir.make()
+        owner = SocketOwner(served.run_dir.inode(), GPU)
+        with (tmp_path / "no directory").open("w") as file:
+            for _ in range(3):
+                served.sockets.opened(NAME, owner, file.fileno())
+        assert caplog.text.count("cannot be made") == 1
+
+        served.serve(NAME)
+
+
+def test_sockets_that_nobody_came_to_serve_are_let_go(tmp_path: Path):
+    run_dir = RunDir(tmp_path)
+    run_dir.make()
+    sockets = ShareSockets(str(tmp_path), lambda gpu: None)
+    opened(sockets, run_dir)
+
+    sockets.close()
+
+    assert not accepts(run_dir.leaf())

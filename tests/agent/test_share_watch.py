@@ -13,10 +13,14 @@ from pathlib import Path
 import pytest
 
 from tests.agent.made_shares import NAME, RunDir, answer, connected
-from tests.agent.served import agent_process, kubelet_on, node_directory, pod, serving
+from tests.agent.served import MACHINE, agent_process, kubelet_on, node_directory, pod, serving
 from topoalloc.agent import share_watch
+from topoalloc.agent.config import Config
+from topoalloc.agent.process import Sockets, running_agent
 from topoalloc.agent.share_rounds import ShareRounds
 from topoalloc.agent.share_watch import RESTARTS_MAX, ShareWatch, ShareWatchSettings
+from topoalloc.agent.shim_library import packaged_library
+from topoalloc.topology.sources import load_machine
 
 LIMIT_S = 60.0
 
@@ -120,6 +124,33 @@ def test_the_agents_process_serves_sockets_metrics_and_owners_of_its_shares():
             url = f"http://127.0.0.1:{port}/metrics"
             wait_for(lambda: f'share="{leaf.name}"'.encode() in urllib.request.urlopen(url, timeout=20).read())
             assert agent.end() == 0
+
+
+@pytest.mark.skipif(packaged_library() is None, reason="built without the library (make shim)")
+def test_a_share_has_its_socket_when_its_pod_is_admitted_and_the_first_question_is_answered():
+    with node_directory() as sockets, kubelet_on(sockets) as kubelet:
+        folder = sockets.plugin_directory.parent
+        config = folder / "config.yaml"
+        config.write_text(f"shim: builtin\nrun_dir: {folder}/run\nlib_dir: {folder}/lib\n")
+        with agent_process(sockets, "--config", str(config)):
+            assert serving(kubelet)
+            for number in range(3):
+                assert kubelet.admit(pod(f"p{number}", vgpu_core=40, vgpu_memory=64)).admitted
+                for leaf in (folder / "run" / "shares").iterdir():
+                    with connected(leaf) as connection:
+                        assert answer(connection) == b"unknown\n"
+
+
+@pytest.mark.parametrize("enforces", [True, False])
+def test_an_agent_that_enforces_nothing_on_this_node_watches_no_shares(tmp_path: Path, enforces: bool):
+    """A simulated one: what it grants is nowhere here, and shares that lie here are another agent's."""
+    config = Config(run_dir=str(tmp_path / "run"), shim="none")
+    with node_directory() as sockets:
+        for_agent = Sockets(sockets.plugin_directory, None, None)
+        with running_agent(config, load_machine([MACHINE], 80 * 1024**3), for_agent, enforces=enforces):
+            names = {thread.name for thread in threading.enumerate()}
+
+    assert ("share watch" in names) == enforces
 
 
 def test_what_shares_need_is_not_imported_before_there_is_one():

@@ -23,7 +23,7 @@ from topoalloc.agent.share_directories import ShareDirectories
 from topoalloc.agent.vcuda_registry import CONNECTIONS_PER_SHARE_MAX, VcudaRegistry
 from topoalloc.pb.vcuda_pb2 import VDeviceRequest
 from topoalloc.pb.vcuda_pb2_grpc import VCUDAServiceStub
-from topoalloc.sharing.container_cgroup import Placed
+from topoalloc.sharing.cgroup_path import PodCgroup
 from topoalloc.sharing.share import Share
 
 UID = "0f9e8d7c-1234-4567-89ab-0123456789ab"
@@ -38,10 +38,14 @@ class Processes:
     """Which processes there are and whose they are; this test's own is in the share's container."""
 
     def __init__(self) -> None:
-        self.places: dict[int, Placed | None] = {ME: Placed(UID, ID), 70: Placed(UID, ID), 7: Placed(UID, ID)}
-        self.places |= {8: Placed(UID, "5b" * 32), 9: Placed(OTHER_UID, ID), 10: None}
+        self.places: dict[int, PodCgroup | None] = {
+            ME: PodCgroup(UID, ID),
+            70: PodCgroup(UID, ID),
+            7: PodCgroup(UID, ID),
+        }
+        self.places |= {8: PodCgroup(UID, "5b" * 32), 9: PodCgroup(OTHER_UID, ID), 10: None}
 
-    def placed(self, pid: int) -> Placed | None:
+    def placed(self, pid: int) -> PodCgroup | None:
         return self.places.get(pid)
 
     def pids(self) -> list[int]:
@@ -127,8 +131,8 @@ def test_who_says_that_it_is_another_is_refused_and_counted(fields: dict[str, st
         assert node.registry.refused == {SHARE.name: 1}
 
 
-@pytest.mark.parametrize("place", [None, Placed(OTHER_UID, ID)], ids=["no container", "another pod's"])
-def test_a_caller_that_is_not_of_this_shares_pod_is_refused(place: Placed | None) -> None:
+@pytest.mark.parametrize("place", [None, PodCgroup(OTHER_UID, ID)], ids=["no container", "another pod's"])
+def test_a_caller_that_is_not_of_this_shares_pod_is_refused(place: PodCgroup | None) -> None:
     with served() as node:
         node.processes.places[ME] = place
 
@@ -196,9 +200,8 @@ def test_a_link_in_the_place_of_the_pids_is_replaced_and_not_followed() -> None:
         assert node.pids() == sorted([7, 70, ME])
 
 
-def test_processes_are_those_of_the_node_and_one_that_has_ended_is_in_no_container() -> None:
+def test_processes_are_those_of_the_node() -> None:
     assert ME in vcuda_registry._all_pids()
-    assert vcuda_registry._placed(2**22 + 1) is None
 
 
 ELSEWHERE = """

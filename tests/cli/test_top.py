@@ -15,7 +15,7 @@ from tests.sharing.made_usage import GIB, share_bytes
 from topoalloc.agent.share_files import OWNERS, write_list
 from topoalloc.cli.main import main
 from topoalloc.cli.usage_table import SharesSeen, usage_json, usage_table
-from topoalloc.sharing.share_limits import ShareLimits, ShareRefusal
+from topoalloc.sharing.share_file import ShareLimits, ShareRefusal
 from topoalloc.sharing.share_owners import ShareOwner
 from topoalloc.sharing.share_sample import ShareSample, UsageRate
 from topoalloc.sharing.usage import ProcessUsage, Usage, UsageRefusal

@@ -50,8 +50,8 @@ int cuDevicePrimaryCtxRetain(void **context, int device)
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the C program, the driver's stand-in and a library of the name that is looked for."""
     folder = tmp_path_factory.mktemp("built")
-    strict = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O2"]
-    subprocess.run(["gcc", *strict, "-o", folder / "topoalloc-verify", SOURCE, "-ldl"], check=True)
+    sources = sorted(SOURCE.parent.glob("*.c"))
+    subprocess.run(["gcc", f"@{SOURCE.parent}/compile.flags", *sources, "-o", folder / "topoalloc-verify"], check=True)
     (folder / "driver.c").write_text(DRIVER)
     (folder / "driver").mkdir()
     shared = ["gcc", "-shared", "-fPIC", "-w", f"-I{SOURCE.parent.parent}"]

@@ -233,6 +233,15 @@ def test_what_is_named_to_the_kubelet_has_the_same_path_on_the_node(path: str) -
     assert volume["hostPath"]["path"] == path
 
 
+@everywhere
+def test_the_publisher_reads_what_the_watchdog_found_and_changes_nothing_there(name: str) -> None:
+    run_dir = Config().run_dir
+    mount, volume = mounts("publish", name)[run_dir]
+
+    assert mount["readOnly"] is True
+    assert volume["hostPath"]["path"] == run_dir
+
+
 def with_components(tmp_path: Path, *names: str) -> dict[str, Any]:
     """The pod of the base with some components."""
     where = os.path.relpath(KUSTOMIZE, tmp_path)
@@ -248,7 +257,7 @@ def with_components(tmp_path: Path, *names: str) -> dict[str, Any]:
 
 
 def test_the_processes_of_the_node_are_seen_where_that_is_chosen(tmp_path: Path) -> None:
-    assert with_components(tmp_path, "shim")["hostPID"] is True
+    assert with_components(tmp_path, "host-processes")["hostPID"] is True
 
 
 def test_nodes_without_the_toolkit_show_the_loaders_cache_and_take_specifications(tmp_path: Path) -> None:

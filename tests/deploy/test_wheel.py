@@ -1,4 +1,4 @@
-"""The wheel brings the library where there is a compiler, and says so where there is none."""
+"""The wheel brings the library and topoalloc-verify where there is a compiler, and says so where there is none."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LIBRARY = "topoalloc/sharing/shim/libtopoalloc-vcuda.so"
+LIBRARY, VERIFY = "topoalloc/sharing/shim/libtopoalloc-vcuda.so", "topoalloc/sharing/shim/topoalloc-verify"
 
 
 @pytest.fixture
@@ -24,11 +24,14 @@ def project(tmp_path: Path) -> Path:
     shim.mkdir(parents=True)
     (tmp_path / "topoalloc" / "__init__.py").write_text("")
     shutil.copy(ROOT / "topoalloc/sharing/shim/compile.flags", shim)
+    shutil.copytree(ROOT / "topoalloc/sharing/shim/verify", shim / "verify")
+    shutil.copy(ROOT / "topoalloc/sharing/shim/usage_layout.h", shim)
     (shim / "one.c").write_text(
         "int cuInit(unsigned int flags);\nint cuInit(unsigned int flags) { return (int)flags; }\n"
     )
     (shim / "exports.map").write_text("{ global: cuInit; local: *; };\n")
     (shim / "libtopoalloc-vcuda.so").write_text("of an earlier build")
+    (shim / "topoalloc-verify").write_text("of an earlier build")
     return tmp_path
 
 
@@ -41,18 +44,17 @@ def build(project: Path, compiler: str) -> tuple[str, list[str], str]:
     (wheel,) = (project / "dist").iterdir()
     with zipfile.ZipFile(wheel) as archive:
         files = [name for name in archive.namelist() if "/shim/" in name]
-        if LIBRARY in files:
-            assert archive.read(LIBRARY)[:4] == b"\x7fELF"
+        assert all(archive.read(name)[:4] == b"\x7fELF" for name in files)
     return wheel.name, files, done.stdout + done.stderr
 
 
-def test_a_wheel_built_with_a_compiler_has_the_library_and_no_source_of_it(project: Path) -> None:
+def test_a_wheel_built_with_a_compiler_has_both_and_no_source_of_them(project: Path) -> None:
     if shutil.which("cc") is None:
         pytest.skip("no C compiler")
 
     name, files, _ = build(project, "cc")
 
-    assert files == [LIBRARY]
+    assert sorted(files) == [LIBRARY, VERIFY]
     assert "-py3-none-linux_" in name
 
 

@@ -28,6 +28,10 @@ PATHS = [
     f"/../../pod{UID}/{ID}",
     f"/../../../burstable/pod{UID}/{ID}",
     f"/../../kubepods/pod{UID}/{ID}",
+    f"/system.slice/containerd.service/{POD_SLICE}:cri-containerd:{ID}",
+    f"/system.slice/{POD_SLICE}:cri-containerd:{ID}",
+    f"/kubepods-pod{ESCAPED}.slice:docker:{ID}",
+    f"/../{POD_SLICE}:cri-containerd:{ID}",
 ]
 
 
@@ -70,6 +74,11 @@ def test_every_hierarchy_of_cgroup_v1_has_to_agree():
         f"/pod{UID}/{ID}",
         f"/../../user.slice/kubepods/pod{UID}/{ID}",
         f"/kubepods/../pod{UID}/{ID}",
+        f"/system.slice/other.service/{POD_SLICE}:cri-containerd:{ID}",
+        f"/user.slice/user-1000.slice/{POD_SLICE}:cri-containerd:{ID}",
+        f"/kubepods.slice/{POD_SLICE}:cri-containerd:{ID}",
+        f"/system.slice/{POD_SLICE}:conmon:{ID}",
+        f"/system.slice/{POD_SLICE}:cri-containerd:{ID}x",
         f"/kubepods.slice/kubepods-burstable.slice/cri-containerd-{ID}.scope/{POD_SLICE}/cri-containerd-{ID}.scope",
     ],
 )

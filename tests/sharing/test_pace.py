@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topoalloc.sharing.pace import MARGIN_CORES, PERIODS_KEPT, WANTING_NS, PaceShare, PaceState, is_wanting, pace
-from topoalloc.sharing.share_limits import CORES_FULL
+from topoalloc.sharing.share_file import CORES_FULL
 
 PERIODS_A_SECOND = 5
 

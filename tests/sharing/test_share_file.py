@@ -1,4 +1,4 @@
-"""The text that the library in a container reads its limits from."""
+"""The text that the library in a container reads its limits from, and the agent reads back."""
 
 from __future__ import annotations
 
@@ -11,10 +11,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.sharing.made_usage import GIB, share_bytes
 from topoalloc.sharing.share import Share, ShareRules
-from topoalloc.sharing.share_file import BYTES_MAX, following, share_text
+from topoalloc.sharing.share_file import (
+    SHARE_BYTES_MAX,
+    ShareLimits,
+    ShareRefusal,
+    following,
+    gpu_of,
+    parse_share,
+    share_text,
+    shown_gpu,
+)
 
-MIB = 1024**2
+NAME = "0000:3b:00.0-c07"
 SHARE = Share("0000:3b:00.0-c00", 0, "GPU-8e1c", 30, 8 * 1024**3)
 shares = st.builds(
     Share,
@@ -85,7 +95,7 @@ def test_a_rewrite_is_counted_and_the_same_limits_are_no_rewrite(
     assert after == (before if same else share_text(new, some, generation + 1))
 
 
-@given(st.binary(max_size=BYTES_MAX))
+@given(st.binary(max_size=SHARE_BYTES_MAX))
 def test_whatever_lay_there_the_limits_follow(before: bytes) -> None:
     keys = keys_of(following(before, share_text(SHARE, ShareRules())))
 
@@ -138,3 +148,80 @@ def test_the_library_reads_what_the_agent_writes(
         *(str(generation), keys["gpu"], keys["cores"], keys["cores-max"]),
         *(str(memory), str(some.context_bytes), str(allow)),
     ]
+
+
+@given(shares, rules, st.integers(1, 2**62))
+def test_the_agent_reads_back_what_it_writes(share: Share, some: ShareRules, generation: int) -> None:
+    limits = parse_share(share_text(share, some, generation))
+
+    assert isinstance(limits, ShareLimits)
+    assert (limits.generation, limits.cores, limits.memory_bytes) == (generation, share.cores * 100, share.memory_bytes)
+    assert (limits.context_bytes, limits.refuses_without_usage) == (some.context_bytes, not some.without_usage)
+    assert limits.elastic == (limits.cores_max > limits.cores)
+
+
+def test_every_key_is_read():
+    limits = parse_share(share_bytes(cores=3000, cores_max=9000))
+
+    assert limits == ShareLimits(1, "GPU-8e", 3000, 9000, 8 * GIB, 629145600, True)
+    assert limits.elastic
+
+
+@pytest.mark.parametrize(("memory", "expected"), [("none", None), ("0", 0), ("1", 1)])
+def test_no_limit_is_another_thing_than_no_memory(memory: str, expected: int | None):
+    limits = parse_share(share_bytes(memory=memory))
+
+    assert isinstance(limits, ShareLimits)
+    assert limits.memory_bytes == expected
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"topoalloc-share 2\nend\n",
+        share_bytes()[:-1],
+        share_bytes().replace(b"end\n", b""),
+        share_bytes().replace(b"context", b"contexts"),
+        share_bytes().replace(b"cores 3000", b"cores 3000\ncores 3000"),
+        share_bytes().replace(b"generation 1\n", b""),
+        share_bytes(cores=0),
+        share_bytes(cores=3001),
+        share_bytes(cores_max=10001),
+        share_bytes(memory="-1"),
+        share_bytes(memory="1e3"),
+        share_bytes(memory="9" * 19),
+        share_bytes().replace(b"refuse", b"perhaps"),
+        share_bytes(gpu="a b"),
+        share_bytes(gpu="\u00e9"),
+        share_bytes() + b" " * 4096,
+    ],
+)
+def test_what_is_not_exactly_a_share_is_refused(content: bytes):
+    assert isinstance(parse_share(content), ShareRefusal)
+
+
+@given(st.binary(max_size=5000))
+def test_any_bytes_are_read_or_refused(content: bytes):
+    assert isinstance(parse_share(content), ShareRefusal)
+
+
+@given(st.integers(0, 300), st.binary(min_size=1, max_size=3))
+def test_a_share_that_was_changed_somewhere_is_read_or_refused(at: int, noise: bytes):
+    content = bytearray(share_bytes())
+    content[at : at + len(noise)] = noise
+
+    assert isinstance(parse_share(bytes(content)), ShareLimits | ShareRefusal)
+
+
+def test_the_driver_is_asked_by_uuid_or_else_by_address_or_not_at_all():
+    known, unknown = parse_share(share_bytes()), parse_share(share_bytes(gpu="-"))
+    assert isinstance(known, ShareLimits)
+    assert isinstance(unknown, ShareLimits)
+
+    assert gpu_of(NAME, known.gpu) == "GPU-8e"
+    assert gpu_of(NAME, unknown.gpu) == "0000:3b:00.0"
+    assert gpu_of("gpu3-c07", unknown.gpu) is None
+    assert shown_gpu("gpu3-c07", unknown) == "gpu3"
+    assert shown_gpu("odd", known) == "GPU-8e"
+    assert shown_gpu("odd", None) == "?"

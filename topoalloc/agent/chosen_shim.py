@@ -10,6 +10,7 @@ from topoalloc.agent.config import Config
 from topoalloc.agent.enforcer import Enforcer
 from topoalloc.agent.share_directories import ShareDirectories, ShareObserver
 from topoalloc.agent.shim_library import check_foreign_shim, install_library, packaged_library
+from topoalloc.agent.shim_versions import remove_unused_versions
 from topoalloc.errors import InputError
 from topoalloc.sharing.builtin_shim import BuiltinShim
 from topoalloc.sharing.enforcement import Enforcement
@@ -26,16 +27,17 @@ _DRIVER_VERSION = re.compile(r"Kernel Module[^\n]{0,80}?\s([0-9]{2,5})\.([0-9]{1
 NOT_ENFORCED = "shares are placed and accounted, but NOTHING KEEPS A CONTAINER WITHIN ITS SHARE"
 
 
-def chosen_enforcer(config: Config, inventory: Inventory, *, live: bool) -> Enforcer | None:
-    """What enforces shares here, ready to serve; None: nothing does, which is said once. Raises InputError or
-    MachineError where what was asked for cannot be had: better no agent than shares without limits."""
+def chosen_enforcer(config: Config, inventory: Inventory, *observers: ShareObserver, live: bool) -> Enforcer | None:
+    """What enforces shares here, ready to serve; None: nothing does, which is said once. `observers` of the shares
+    that our own library holds. Raises InputError or MachineError where what was asked for cannot be had: better no
+    agent than shares without limits."""
     if not inventory.gpu_keys:
         return None
     shim = _chosen(config, inventory, live=live)
     if shim == "none":
         return None
     if shim == "builtin":
-        return _builtin(config, inventory)
+        return _builtin(config, inventory, observers)
     if shim == "vcuda":
         return _vcuda(config, inventory)
     return _hami_core(config, inventory)
@@ -61,13 +63,14 @@ def _chosen(config: Config, inventory: Inventory, *, live: bool) -> str:
     return "builtin"
 
 
-def _builtin(config: Config, inventory: Inventory) -> Enforcer:
+def _builtin(config: Config, inventory: Inventory, observers: tuple[ShareObserver, ...]) -> Enforcer:
     content = packaged_library()
     if content is None:
         raise InputError("shim: builtin: this installation was built without the library; build it with a C compiler")
     library = install_library(content, Path(config.lib_dir))
+    remove_unused_versions(Path(config.lib_dir), library.directory, config.run_dir, Path(config.plugin_dir))
     shim = BuiltinShim(config.share_rules(), str(library.directory))
-    return Enforcer(inventory, _directories(config, shim), library.check)
+    return Enforcer(inventory, _directories(config, shim, *observers), library.check)
 
 
 def _vcuda(config: Config, inventory: Inventory) -> Enforcer:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from topoalloc.agent.share_board import ShareBoard
 from topoalloc.sharing.overuse import Overuse
-from topoalloc.sharing.share_limits import CORES_FULL, ShareLimits, shown_gpu
+from topoalloc.sharing.share_file import CORES_FULL, ShareLimits, shown_gpu
 from topoalloc.sharing.share_owners import ShareOwner
 from topoalloc.sharing.share_sample import STILL, ShareSample
 from topoalloc.sharing.usage import Usage

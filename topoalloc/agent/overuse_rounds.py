@@ -23,7 +23,7 @@ from topoalloc.sharing.overuse import (
     overuse,
 )
 from topoalloc.sharing.overuse_record import RECORDS_MAX, OveruseRecord, record_of, records_text
-from topoalloc.sharing.share_limits import ShareLimits, gpu_of
+from topoalloc.sharing.share_file import ShareLimits, gpu_of
 from topoalloc.sharing.share_sample import ShareSample
 from topoalloc.sharing.usage import Usage
 
@@ -68,7 +68,7 @@ class OveruseRounds:
         named = {
             sample.name: gpu
             for sample in self._board.samples
-            if isinstance(sample.limits, ShareLimits) and (gpu := gpu_of(sample.name, sample.limits)) is not None
+            if isinstance(sample.limits, ShareLimits) and (gpu := gpu_of(sample.name, sample.limits.gpu)) is not None
         }
         # The driver first, then the locks, then whether the process is still there: one that comes or goes meanwhile
         # is not taken for one without limits.
@@ -89,7 +89,7 @@ class OveruseRounds:
         owner = self._board.owners.get(sample.name)
         if owner is None or not owner.uid or not isinstance(sample.limits, ShareLimits):
             return None
-        gpu = gpu_of(sample.name, sample.limits)
+        gpu = gpu_of(sample.name, sample.limits.gpu)
         assert gpu is not None, "only shares whose GPU the driver was asked about are watched"
         live = len(sample.usage.processes) if isinstance(sample.usage, Usage) else None
         memory_bytes = sample.limits.memory_bytes

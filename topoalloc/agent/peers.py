@@ -58,11 +58,12 @@ class Peer:
             self._pidfd = -1
 
 
-def peer_of(connection: socket.socket, quiet_since_ns: int) -> Peer | None:
+def peer_of(connection: socket.socket, quiet_since_ns: int | None) -> Peer | None:
     """Who connected; None where this namespace has no pid for it, or nobody can tell any more.
 
     `quiet_since_ns`: a CLOCK_BOOTTIME time before which it was not yet connected. Kernels that give no pidfd of a peer
     leave only the pid, and that may be somebody else's by now: of one that began later than this it cannot be told.
+    None: that is no matter, since the caller looks at its cgroup and any process of that container will do.
     """
     content = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid = int(_CREDENTIALS.unpack(content)[0])
@@ -74,14 +75,15 @@ def peer_of(connection: socket.socket, quiet_since_ns: int) -> Peer | None:
         return opened_peer(pid, quiet_since_ns)
 
 
-def opened_peer(pid: int, quiet_since_ns: int) -> Peer | None:
-    """The process of this pid if it is older than that; None otherwise."""
+def opened_peer(pid: int, quiet_since_ns: int | None) -> Peer | None:
+    """The process of this pid if it is older than that (of any age: None); None otherwise."""
     try:
         peer = Peer(pid, os.pidfd_open(pid))
     except OSError:
         return None
     started = read_started(pid)
-    if started is not None and started * 1_000_000_000 < quiet_since_ns * _TICKS_PER_S and peer.alive:
+    is_old = quiet_since_ns is None or (started or 0) * 1_000_000_000 < quiet_since_ns * _TICKS_PER_S
+    if started is not None and is_old and peer.alive:
         return peer
     peer.close()
     return None

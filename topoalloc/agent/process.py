@@ -16,6 +16,7 @@ from topoalloc.agent.desk import Desk, Injecting
 from topoalloc.agent.device_files import device_files, with_driver_libraries
 from topoalloc.agent.health_watch import Watch
 from topoalloc.agent.share_watch import ShareWatch, ShareWatchSettings
+from topoalloc.allocation.shares import share_of_holding
 from topoalloc.errors import InputError
 from topoalloc.kubelet.evidence import Evidence
 from topoalloc.kubelet.kubelet_config import KubeletConfig
@@ -25,7 +26,7 @@ from topoalloc.kubelet.sessions import Sessions
 from topoalloc.placement.board import board_of
 from topoalloc.sharing.edits import DeviceFiles, Injection
 from topoalloc.sharing.inventory import Inventory, InventoryRefusal, inventory_of
-from topoalloc.sharing.share_owners import ShareOwner, share_name_of
+from topoalloc.sharing.share_owners import ShareOwner
 from topoalloc.topology.machine import Machine
 from topoalloc.topology.sizes import parse_size
 
@@ -103,8 +104,9 @@ def running_agent(
     evidence = Evidence(sockets.pod_resources, sockets.pods_api, sockets.plugin_dir, resources)
     kubelet_config = KubeletConfig(sockets.kubelet_config)
     injecting = _injecting(config, inventory, live=live)
-    if enforces:
-        injecting = replace(injecting, enforcer=chosen_enforcer(config, inventory, live=live))
+    share_watch = _share_watch(config, lambda: share_owners(desk, inventory), live=live) if enforces else None
+    if share_watch is not None:
+        injecting = replace(injecting, enforcer=chosen_enforcer(config, inventory, share_watch, live=live))
     lists = DeviceLists(inventory.resources, tempo.lists_apart_s)
     tell_withheld = lists.set_withheld if config.leftovers == "withhold" else None
     desk = Desk(inventory, board_of(machine), evidence, kubelet_config, injecting, tell_withheld, tempo.clock_s)
@@ -118,8 +120,9 @@ def running_agent(
     work: dict[str, Callable[[], None]] = {"sessions": sessions.run}
     if tempo.reconciles:  # what a simulation grants is nowhere on this node
         work["reconcile"] = lambda: _reconcile(desk, stop)
-        share_watch = _share_watch(config, desk, inventory, live=live)
-        work["share watch"] = lambda: share_watch.run(stop)
+    if tempo.reconciles and share_watch is not None:
+        watching = share_watch  # as it is for good
+        work["share watch"] = lambda: watching.run(stop)
     if watch is not None:
         rounds = _HealthRounds(desk, lists, watch(inventory))
         work["health"] = lambda: rounds.run(stop)
@@ -131,6 +134,8 @@ def running_agent(
     finally:
         stop.set()
         sessions.stop()
+        if share_watch is not None:
+            share_watch.wake()
         for thread in threads:
             thread.join(THREAD_JOIN_MAX_S)
         if not any(thread.is_alive() for thread in threads):
@@ -190,7 +195,7 @@ class _HealthRounds:
         self.lists.set_unhealthy(frozenset(now))
 
 
-def _share_watch(config: Config, desk: Desk, inventory: Inventory, *, live: bool) -> ShareWatch:
+def _share_watch(config: Config, owners: Callable[[], Mapping[str, ShareOwner]], *, live: bool) -> ShareWatch:
     """What one process may hold beyond its grant for a moment, as while its context is made, is a memory unit."""
     settings = ShareWatchSettings(
         run_dir=config.run_dir,
@@ -199,15 +204,15 @@ def _share_watch(config: Config, desk: Desk, inventory: Inventory, *, live: bool
         tolerance_bytes=parse_size(config.memory_unit),
         live=live,
     )
-    return ShareWatch(settings, lambda: share_owners(desk, inventory))
+    return ShareWatch(settings, owners)
 
 
 def share_owners(desk: Desk, inventory: Inventory) -> dict[str, ShareOwner]:
     """Which container holds which share now, by the share's name, as far as the containers are known."""
     return {
-        name: ShareOwner(owner.namespace, owner.pod, owner.container, holding.uid)
+        share.name: ShareOwner(owner.namespace, owner.pod, owner.container, holding.uid)
         for owner, holding in desk.state.holdings.items()
-        if owner.named and (name := share_name_of(inventory, holding.ids)) is not None
+        if owner.named and (share := share_of_holding(inventory, owner, holding)) is not None
     }
 
 

@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from topoalloc.sharing.share_limits import SHARE_BYTES_MAX, ShareLimits, ShareRefusal, is_share_name, parse_share
+from topoalloc.sharing.share import is_share_name
+from topoalloc.sharing.share_file import SHARE_BYTES_MAX, ShareLimits, ShareRefusal, parse_share
 from topoalloc.sharing.share_sample import ShareSample
 from topoalloc.sharing.usage import (
     PACE,

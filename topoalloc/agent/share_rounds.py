@@ -12,7 +12,7 @@ from topoalloc.agent.share_board import ShareBoard
 from topoalloc.agent.share_files import OWNERS, read_shares, share_names, write_list, write_pace
 from topoalloc.agent.share_sockets import ShareSockets, SocketOwner
 from topoalloc.sharing.pace import PACE_PERIOD_S, PaceShare, PaceState, is_wanting, pace
-from topoalloc.sharing.share_limits import ShareLimits, gpu_of, shown_gpu
+from topoalloc.sharing.share_file import ShareLimits, gpu_of, shown_gpu
 from topoalloc.sharing.share_owners import ShareOwner, owners_text
 from topoalloc.sharing.share_sample import ShareSample, rate_of
 from topoalloc.sharing.usage import Usage
@@ -114,7 +114,7 @@ class ShareRounds:
 
 
 def _socket_owner(sample: ShareSample, owners: Mapping[str, ShareOwner]) -> SocketOwner:
-    gpu = gpu_of(sample.name, sample.limits) if isinstance(sample.limits, ShareLimits) else None
+    gpu = gpu_of(sample.name, sample.limits.gpu) if isinstance(sample.limits, ShareLimits) else None
     owner = owners.get(sample.name)
     return SocketOwner(sample.inode, gpu, "" if owner is None else owner.uid)
 

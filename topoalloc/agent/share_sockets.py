@@ -19,11 +19,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from topoalloc.agent.peers import Peer, boottime_ns, peer_of
+from topoalloc.agent.private_files import remove
 from topoalloc.agent.share_files import leaf
+from topoalloc.sharing.builtin_shim import AGENT_SOCKET
 
 log = logging.getLogger(__name__)
 
-SOCKET_NAME = "agent.sock"
 SOCKET_MODE = 0o666  # programs in a container run as any user; the directory above is closed to the node's
 REQUEST_BYTES_MAX = 128
 DEADLINE_S = 2.0  # for the rest of a request that has begun
@@ -47,6 +48,14 @@ class SocketOwner:
     inode: int
     gpu: str | None
     pod_uid: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A share's socket as it was opened by another thread. `listener` None: the one that is served goes on."""
+
+    owner: SocketOwner
+    listener: socket.socket | None
 
 
 @dataclass(eq=False, slots=True)
@@ -77,7 +86,7 @@ class _Served:
 
 
 class ShareSockets:
-    """`run` serves in one thread; `reconcile` and `stop` are called from any other."""
+    """`run` serves in one thread; everything else is called from any other."""
 
     def __init__(
         self,
@@ -96,6 +105,10 @@ class ShareSockets:
         self._selector.register(self._wake_read, selectors.EVENT_READ, None)
         self._wanted: deque[Mapping[str, SocketOwner]] = deque(maxlen=1)
         self._served: dict[str, _Served] = {}
+        self._lock = threading.Lock()  # of what others tell `run`: the last word of each share, None: closed
+        self._told: dict[str, _Opened | None] = {}
+        self._listening: dict[str, int] = {}  # inodes of the directories that have a socket by `opened`
+        self._held: set[str] = set()  # names whose last word was that they are open
         self._stopping = threading.Event()
         self._complaints: set[str] = set()
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -103,8 +116,41 @@ class ShareSockets:
         self._swept_s = 0.0
         self.counts: Counter[str] = Counter()
 
+    def opened(self, name: str, owner: SocketOwner, directory_fd: int) -> None:
+        """Have a socket in this directory when this returns; whoever connects waits there until `run` takes it.
+
+        Without one a container runs all the same and its contexts are charged as configured, so a fault is said and
+        left to `reconcile`.
+        """
+        with self._lock:
+            before = self._told.get(name)
+            listener = None if before is None else before.listener
+            if self._listening.get(name) != owner.inode:
+                if listener is not None:
+                    listener.close()
+                try:
+                    listener = _listening(directory_fd)
+                except OSError as error:
+                    self._complain(name, f"the socket of share {name} cannot be made: {error.strerror or error}")
+                    self._told.pop(name, None)
+                    return
+            self._told[name] = _Opened(owner, listener)
+            self._listening[name] = owner.inode
+        self._wake()
+
+    def closed(self, name: str) -> None:
+        """Serve this share no more; its directory is about to go."""
+        with self._lock:
+            before = self._told.get(name)
+            if before is not None and before.listener is not None:
+                before.listener.close()
+            self._told[name] = None
+            self._listening.pop(name, None)
+        self._wake()
+
     def reconcile(self, wanted: Mapping[str, SocketOwner]) -> None:
-        """Serve exactly these shares from now on; a share whose directory is a new one gets a new socket."""
+        """Serve these shares and those that are `opened`, and no others. A share whose directory is a new one gets a
+        new socket. What is wanted may have been seen a moment ago, so what was opened since stays."""
         self._wanted.append(dict(wanted))
         self._wake()
 
@@ -123,6 +169,7 @@ class ShareSockets:
             while not self._stopping.is_set():
                 for key, _ in self._selector.select(WAIT_MAX_S):
                     self._ready(key.data)
+                self._take_told()
                 if self._wanted:
                     self._rebind(self._wanted.pop())
                 self._sweep()
@@ -132,6 +179,11 @@ class ShareSockets:
 
     def close(self) -> None:
         """Let go of what is held open, once `run` has ended."""
+        with self._lock:
+            for opened in self._told.values():
+                if opened is not None and opened.listener is not None:
+                    opened.listener.close()
+            self._told.clear()
         self._selector.close()
         self._wake_read.close()
         self._wake_write.close()
@@ -152,13 +204,28 @@ class ShareSockets:
 
     # Sockets.
 
+    def _take_told(self) -> None:
+        with self._lock:
+            told, self._told = self._told, {}
+        for name, opened in told.items():
+            served = self._served.get(name)
+            if served is not None and (opened is None or opened.listener is not None):
+                self._unserve(served)
+            elif served is not None and opened is not None:
+                served.owner = opened.owner
+            self._held.discard(name)
+            if opened is not None:
+                self._held.add(name)
+                if opened.listener is not None:
+                    self._serve_at(opened.listener, name, opened.owner)
+
     def _rebind(self, wanted: Mapping[str, SocketOwner]) -> None:
         for name, served in list(self._served.items()):
             owner = wanted.get(name)
-            if owner is None or owner.inode != served.owner.inode:
-                self._unserve(served)
-            else:
+            if owner is not None and owner.inode == served.owner.inode:
                 served.owner = owner
+            elif name not in self._held:
+                self._unserve(served)
         for name, owner in wanted.items():
             if name not in self._served:
                 self._serve(name, owner)
@@ -169,6 +236,9 @@ class ShareSockets:
         except OSError as error:
             self._complain(name, f"the socket of share {name} cannot be made: {error.strerror or error}")
             return
+        self._serve_at(listener, name, owner)
+
+    def _serve_at(self, listener: socket.socket, name: str, owner: SocketOwner) -> None:
         self._complaints.discard(name)
         served = _Served(name, owner, listener, refilled_s=self._clock_s(), quiet_since_ns=boottime_ns())
         self._served[name] = served
@@ -181,6 +251,10 @@ class ShareSockets:
             self._selector.unregister(served.listener)
         served.listener.close()
         del self._served[served.name]
+        self._held.discard(served.name)
+        with self._lock:
+            if self._told.get(served.name) is None and self._listening.get(served.name) == served.owner.inode:
+                del self._listening[served.name]
 
     def _complain(self, kind: str, words: str) -> None:
         if kind not in self._complaints:
@@ -214,7 +288,7 @@ class ShareSockets:
     def _peer(self, served: _Served, accepted: socket.socket) -> Peer | None:
         """Who it is, None where that is not known or it is of another pod than the share's."""
         try:
-            peer = peer_of(accepted, served.quiet_since_ns)
+            peer = peer_of(accepted, None if served.owner.pod_uid else served.quiet_since_ns)
         except OSError:
             return None
         if peer is None or not served.owner.pod_uid:
@@ -338,15 +412,18 @@ def _bound(run_dir: str, name: str, inode: int) -> socket.socket:
     with leaf(run_dir, name) as fd:
         if os.fstat(fd).st_ino != inode:
             raise OSError(0, "its directory was replaced a moment ago")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(SOCKET_NAME, dir_fd=fd)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        try:
-            # A socket's path has at most 107 bytes, and no call binds relative to a descriptor; this one is both.
-            listener.bind(f"/proc/self/fd/{fd}/{SOCKET_NAME}")
-            os.chmod(SOCKET_NAME, SOCKET_MODE, dir_fd=fd)
-            listener.listen(BACKLOG)
-        except BaseException:
-            listener.close()
-            raise
+        return _listening(fd)
+
+
+def _listening(directory_fd: int) -> socket.socket:
+    remove(directory_fd, AGENT_SOCKET)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
+    try:
+        # A socket's path has at most 107 bytes, and no call binds relative to a descriptor; this one is both.
+        listener.bind(f"/proc/self/fd/{directory_fd}/{AGENT_SOCKET}")
+        os.chmod(AGENT_SOCKET, SOCKET_MODE, dir_fd=directory_fd)
+        listener.listen(BACKLOG)
+    except BaseException:
+        listener.close()
+        raise
     return listener

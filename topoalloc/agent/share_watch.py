@@ -4,15 +4,19 @@ nothing, and what goes wrong in them is said and costs the kubelet's side nothin
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from topoalloc.sharing.share_file import gpu_of
+
 if TYPE_CHECKING:
     from topoalloc.agent.share_board import ShareBoard
     from topoalloc.agent.share_sockets import ShareSockets
+    from topoalloc.sharing.share import Share
     from topoalloc.sharing.share_owners import ShareOwner
 
 log = logging.getLogger(__name__)
@@ -38,7 +42,9 @@ class ShareWatchSettings:
 
 
 class ShareWatch:
-    """`run` blocks until its event is set, and ends what it began."""
+    """`run` blocks until its event is set and `wake` was called, and ends what it began. An observer of the shares'
+    directories, where our own library is what enforces them: it opens each one's socket, so that the first question of
+    its container is answered."""
 
     def __init__(
         self,
@@ -52,15 +58,39 @@ class ShareWatch:
         self._owners = owners
         self._memory_bytes = memory_bytes
         self._restart_pause_s = restart_pause_s
+        self._awake = threading.Event()
+        self._lock = threading.Lock()
+        self._sockets: ShareSockets | None = None
+
+    def opened(self, share: Share, directory_fd: int) -> None:
+        """Have the share's socket in its directory."""
+        from topoalloc.agent.share_sockets import SocketOwner
+
+        owner = SocketOwner(os.fstat(directory_fd).st_ino, gpu_of(share.name, share.gpu_uuid), share.pod_uid)
+        self._served_sockets().opened(share.name, owner, directory_fd)
+        self._awake.set()
+
+    def closed(self, name: str) -> None:
+        """Serve the share's socket no more."""
+        with self._lock:
+            sockets = self._sockets
+        if sockets is not None:
+            sockets.closed(name)
+
+    def wake(self) -> None:
+        """Have `run` look at its event now."""
+        self._awake.set()
 
     def run(self, stop: threading.Event) -> None:
         """Wait for the first share, then look after all; never raises."""
         try:
             shares = Path(self._settings.run_dir) / "shares"
-            while self._settings.metrics is None and not _has_entries(shares):
-                if stop.wait(FIRST_SHARE_PERIOD_S):
-                    return
-            self._watch(stop)
+            while self._settings.metrics is None and not self._awake.is_set() and not _has_entries(shares):
+                self._awake.wait(FIRST_SHARE_PERIOD_S)
+            if stop.is_set():
+                self._close_sockets()
+            else:
+                self._watch(stop)
         except Exception:  # the device plugin goes on without
             log.exception("shares are not looked after any more")
 
@@ -68,16 +98,14 @@ class ShareWatch:
         from topoalloc.agent.overuse_rounds import OveruseRounds
         from topoalloc.agent.share_board import ShareBoard
         from topoalloc.agent.share_rounds import ShareRounds
-        from topoalloc.agent.share_sockets import ShareSockets
 
         settings, board = self._settings, ShareBoard()
-        memory_bytes = self._memory_bytes or _driver_memory(live=settings.live)
-        sockets = ShareSockets(settings.run_dir, memory_bytes)
+        sockets = self._served_sockets()
         rounds = ShareRounds(settings.run_dir, self._owners, sockets, board)
         watchdog = OveruseRounds(
             settings.run_dir,
             board,
-            memory_bytes,
+            self._memory(),
             sockets.containers,
             tolerance_bytes=settings.tolerance_bytes,
             kills=settings.kills,
@@ -103,7 +131,26 @@ class ShareWatch:
         for thread in threads:
             thread.join(THREAD_JOIN_MAX_S)
         if not any(thread.is_alive() for thread in threads):
+            self._close_sockets()
+
+    def _served_sockets(self) -> ShareSockets:
+        from topoalloc.agent.share_sockets import ShareSockets
+
+        with self._lock:
+            if self._sockets is None:
+                self._sockets = ShareSockets(self._settings.run_dir, self._memory())
+            return self._sockets
+
+    def _close_sockets(self) -> None:
+        with self._lock:
+            sockets, self._sockets = self._sockets, None
+        if sockets is not None:
             sockets.close()
+
+    def _memory(self) -> Memory:
+        if self._memory_bytes is None:
+            self._memory_bytes = _driver_memory(live=self._settings.live)
+        return self._memory_bytes
 
     def _serve_metrics(self, board: ShareBoard, stop: threading.Event) -> None:
         from topoalloc.agent.metrics_server import MetricsServer

@@ -1,9 +1,10 @@
 """The library on the node: put there from the package, one directory for each version, and looked at before it is
-handed out."""
+handed out. Beside it lies the program with which a container sees for itself whether its limits are active."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -16,9 +17,9 @@ from topoalloc.agent.private_files import (
     told_as_fault,
     write_file,
 )
-from topoalloc.sharing.builtin_shim import LIBRARY_NAME
+from topoalloc.sharing.builtin_shim import LIBRARY_NAME, VERIFY_NAME
 
-PACKAGED = Path(__file__).parents[1] / "sharing" / "shim" / LIBRARY_NAME
+PACKAGED = Path(__file__).parents[1] / "sharing" / "shim"
 LIBRARY_BYTES_MAX = 16 * 1024**2
 DIRECTORY_MODE = 0o755  # every user of a container reads the library
 LIBRARY_MODE = 0o555
@@ -27,30 +28,57 @@ DIGEST_SHOWN = 16  # hex digits in the directory's name
 
 @dataclass(frozen=True, slots=True)
 class ShimLibrary:
-    """The library in its place. `directory` holds nothing else, since it is shown to containers as a whole."""
+    """The library in its place. `directory` holds nothing but these files, since it is shown to containers as a whole;
+    `digests` by their names."""
 
     directory: Path
-    digest: str
+    digests: Mapping[str, str]
 
     def check(self) -> None:
-        """Raises FileFault unless the library is what was put there; a container would run without it otherwise, or
-        with another one."""
+        """Raises FileFault unless everything is as it was put there; a container would run without the library
+        otherwise, or with another one."""
         fd = open_directory(self.directory, DIRECTORY_MODE)
         try:
-            content = read_file(fd, LIBRARY_NAME, LIBRARY_BYTES_MAX)
+            found = {name: read_file(fd, name, LIBRARY_BYTES_MAX) for name in self.digests}
         finally:
             os.close(fd)
-        if content is None:
-            raise FileFault(f"{self.directory / LIBRARY_NAME}: is gone; a restart of the agent puts it there again")
-        if _digest(content) != self.digest:
-            raise FileFault(
-                f"{self.directory / LIBRARY_NAME}: is not what the agent put there; find out who changed it, then "
-                "restart the agent"
-            )
+        for name, content in found.items():
+            if content is None:
+                raise FileFault(f"{self.directory / name}: is gone; a restart of the agent puts it there again")
+            if _digest(content) != self.digests[name]:
+                raise FileFault(
+                    f"{self.directory / name}: is not what the agent put there; find out who changed it, then "
+                    "restart the agent"
+                )
 
 
-def packaged_library(path: Path = PACKAGED) -> bytes | None:
-    """The library that this installation brought; None where it was built without one (no C compiler)."""
+def packaged_library(folder: Path = PACKAGED) -> Mapping[str, bytes] | None:
+    """The library and the program that this installation brought; None where it was built without the library (no C
+    compiler)."""
+    found = {name: content for name in (LIBRARY_NAME, VERIFY_NAME) if (content := _program(folder / name)) is not None}
+    return found if LIBRARY_NAME in found else None
+
+
+def install_library(files: Mapping[str, bytes], lib_dir: Path) -> ShimLibrary:
+    """Put these files below `lib_dir` unless they are there. Other versions stay: containers that were started with
+    them use them to their end, and are started again with them (shim_versions.py). Raises FileFault."""
+    digests = {name: _digest(content) for name, content in sorted(files.items())}
+    version = digests[LIBRARY_NAME] if len(digests) == 1 else _digest("".join(digests.values()).encode())
+    directory = lib_dir / version[:DIGEST_SHOWN]
+    os.close(open_directory(lib_dir, DIRECTORY_MODE))
+    fd = open_directory(directory, DIRECTORY_MODE)
+    try:
+        for name, content in files.items():
+            with told_as_fault(str(directory / name)):
+                if read_file(fd, name, LIBRARY_BYTES_MAX) != content:
+                    write_file(fd, name, content, LIBRARY_MODE)
+                _put_mode_right(fd, name)
+    finally:
+        os.close(fd)
+    return ShimLibrary(directory, digests)
+
+
+def _program(path: Path) -> bytes | None:
     try:
         content = path.read_bytes()
     except OSError:
@@ -58,25 +86,8 @@ def packaged_library(path: Path = PACKAGED) -> bytes | None:
     return content if content.startswith(b"\x7fELF") else None
 
 
-def install_library(content: bytes, lib_dir: Path) -> ShimLibrary:
-    """Put the library below `lib_dir` unless it is there. Other versions stay: containers that were started with them
-    use them to their end, and are started again with them. Raises FileFault."""
-    digest = _digest(content)
-    directory = lib_dir / digest[:DIGEST_SHOWN]
-    os.close(open_directory(lib_dir, DIRECTORY_MODE))
-    fd = open_directory(directory, DIRECTORY_MODE)
-    try:
-        with told_as_fault(str(directory / LIBRARY_NAME)):
-            if read_file(fd, LIBRARY_NAME, LIBRARY_BYTES_MAX) != content:
-                write_file(fd, LIBRARY_NAME, content, LIBRARY_MODE)
-            _put_mode_right(fd)
-    finally:
-        os.close(fd)
-    return ShimLibrary(directory, digest)
-
-
-def _put_mode_right(directory_fd: int) -> None:
-    fd = os.open(LIBRARY_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
+def _put_mode_right(directory_fd: int, name: str) -> None:
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
     try:
         os.fchmod(fd, LIBRARY_MODE)
         os.fsync(fd)

@@ -7,7 +7,6 @@ import logging
 import os
 import selectors
 import socket
-import struct
 import threading
 import time
 from collections import Counter
@@ -17,9 +16,10 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from topoalloc.agent.peers import Peer, boottime_ns, peer_of, read_cgroup
 from topoalloc.agent.private_files import FileFault, open_directory, remove, write_file
 from topoalloc.pb.vcuda_pb2 import VDeviceRequest
-from topoalloc.sharing.container_cgroup import TEXT_CHARACTERS_MAX, Placed, container_of
+from topoalloc.sharing.cgroup_path import PodCgroup
 from topoalloc.sharing.grpc_unary import ProtocolFault, UnaryConnection, answer, refusal
 from topoalloc.sharing.share import Share
 from topoalloc.sharing.vcuda_shim import PIDS_FILE, PIDS_MAX, SOCKET, pids_bytes, registered_name
@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 SOCKET_MODE = 0o666  # whatever user a container runs as
 DEADLINE_S = 2.0  # from connecting to having asked
+ACCEPTS_AT_ONCE_MAX = 8  # of one socket, before the others have their turn
 CONNECTIONS_PER_SHARE_MAX = 16  # a process forks a client when it starts; the oldest connection gives way
 READ_BYTES = 16 * 1024
 PROCESSES_MAX = 100_000  # looked at on a registration
@@ -47,6 +48,7 @@ class Refusal(Exception):  # noqa: N818 - an answer, not a fault
 class _Connection:
     client: socket.socket
     share_name: str
+    peer: Peer | None
     until_s: float
     talk: UnaryConnection = field(default_factory=UnaryConnection)
 
@@ -58,6 +60,7 @@ class _Door:
     share: Share
     inode: int
     listener: socket.socket
+    quiet_since_ns: int  # nobody waited to be taken then
     connections: list[_Connection] = field(default_factory=list)
 
 
@@ -67,12 +70,12 @@ class VcudaRegistry:
     def __init__(
         self,
         shares: Path,
-        placed: Callable[[int], Placed | None] | None = None,
+        placed: Callable[[int], PodCgroup | None] = read_cgroup,
         pids: Callable[[], Iterable[int]] | None = None,
     ) -> None:
         """`placed` and `pids` tell the container of a process and all processes; the node's, unless given."""
         self._shares = shares
-        self._placed = placed or _placed
+        self._placed = placed
         self._pids = pids or _all_pids
         self._lock = threading.Lock()
         self._doors: dict[str, _Door] = {}
@@ -101,7 +104,7 @@ class VcudaRegistry:
             except BaseException:
                 listener.close()
                 raise
-            self._doors[share.name] = _Door(share, inode, listener)
+            self._doors[share.name] = _Door(share, inode, listener, boottime_ns())
             self._selector.register(listener, selectors.EVENT_READ, share.name)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="vcuda", daemon=True)
@@ -114,9 +117,8 @@ class VcudaRegistry:
 
     def _close(self, name: str) -> None:
         door = self._doors.pop(name)
-        for connection in door.connections:
-            self._selector.unregister(connection.client)
-            connection.client.close()
+        for connection in list(door.connections):
+            self._end(door, connection)
         self._selector.unregister(door.listener)
         door.listener.close()
 
@@ -141,17 +143,23 @@ class VcudaRegistry:
             self._hear(door, data)
 
     def _accept(self, door: _Door) -> None:
-        try:
-            client, _ = door.listener.accept()
-        except OSError as error:  # gone already, or no descriptor left
-            log.warning("vcuda: %s", error)
-            return
-        client.setblocking(False)
-        if len(door.connections) >= CONNECTIONS_PER_SHARE_MAX:
-            self._end(door, door.connections[0])
-        connection = _Connection(client, door.share.name, time.monotonic() + DEADLINE_S)
-        door.connections.append(connection)
-        self._selector.register(client, selectors.EVENT_READ, connection)
+        for _ in range(ACCEPTS_AT_ONCE_MAX):
+            before_ns = boottime_ns()
+            try:
+                client, _ = door.listener.accept()
+            except BlockingIOError:
+                door.quiet_since_ns = before_ns
+                return
+            except OSError as error:  # gone already, or no descriptor left
+                log.warning("vcuda: %s", error)
+                return
+            client.setblocking(False)
+            if len(door.connections) >= CONNECTIONS_PER_SHARE_MAX:
+                self._end(door, door.connections[0])
+            peer = _peer(client, None if door.share.pod_uid else door.quiet_since_ns)
+            connection = _Connection(client, door.share.name, peer, time.monotonic() + DEADLINE_S)
+            door.connections.append(connection)
+            self._selector.register(client, selectors.EVENT_READ, connection)
 
     def _hear(self, door: _Door, connection: _Connection) -> None:
         try:
@@ -182,21 +190,20 @@ class VcudaRegistry:
 
     def _register(self, door: _Door, connection: _Connection, request: VDeviceRequest) -> None:
         """Write the pids of the caller's container, once it is known to be the one this socket belongs to."""
-        raw = connection.client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid, _, _ = struct.unpack("3i", raw)
-        if pid <= 0:
-            raise Refusal(FAILED_PRECONDITION, "the agent cannot see pids of the node; it needs hostPID")
-        caller = self._placed(pid)
-        if caller is None:
+        peer = connection.peer
+        if peer is None:
+            raise Refusal(FAILED_PRECONDITION, "the agent cannot see the caller; it needs hostPID")
+        caller = self._placed(peer.pid)
+        if caller is None or not peer.alive:  # read while it lived, so of no other process
             raise Refusal(PERMISSION_DENIED, "the caller is in no container of a pod")
         share = door.share
         if share.pod_uid not in {"", caller.pod_uid}:
             raise Refusal(PERMISSION_DENIED, "the caller is in another pod than this share's")
-        if request.pod_uid not in {"", caller.pod_uid} or request.container_id not in {"", caller.container_id}:
+        if request.pod_uid not in {"", caller.pod_uid} or request.container_id not in {"", caller.container}:
             raise Refusal(PERMISSION_DENIED, "the caller says it is another container than it is")
         if request.container_name not in {"", registered_name(share)}:
             raise Refusal(PERMISSION_DENIED, "the caller says it is another container than this share's")
-        pids = [each for each in self._pids() if each == pid or self._placed(each) == caller]
+        pids = [each for each in self._pids() if each == peer.pid or self._placed(each) == caller]
         if len(pids) > PIDS_MAX:
             log.warning("vcuda: share %s has %d processes, the library reads %d", share.name, len(pids), PIDS_MAX)
         fd = open_directory(self._shares / share.name, None)
@@ -211,6 +218,8 @@ class VcudaRegistry:
         door.connections.remove(connection)
         self._selector.unregister(connection.client)
         connection.client.close()
+        if connection.peer is not None:
+            connection.peer.close()
 
     def _end_overdue(self) -> None:
         now_s = time.monotonic()
@@ -219,11 +228,9 @@ class VcudaRegistry:
                 self._end(door, connection)
 
 
-def _placed(pid: int) -> Placed | None:
-    """The container of a process of this node; None also when it has just ended."""
+def _peer(client: socket.socket, quiet_since_ns: int | None) -> Peer | None:
     try:
-        with Path(f"/proc/{pid}/cgroup").open("rb") as stream:
-            return container_of(stream.read(TEXT_CHARACTERS_MAX).decode("utf-8", "replace"))
+        return peer_of(client, quiet_since_ns)
     except OSError:
         return None
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from topoalloc.sharing.share_limits import CORES_FULL, ShareLimits, shown_gpu
+from topoalloc.sharing.share_file import CORES_FULL, ShareLimits, shown_gpu
 from topoalloc.sharing.share_owners import ShareOwner
 from topoalloc.sharing.share_sample import STILL, ShareSample, UsageRate
 from topoalloc.sharing.usage import Usage

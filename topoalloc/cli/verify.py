@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from topoalloc.agent.share_files import live_slots
-from topoalloc.sharing.share_limits import CORES_FULL, ShareLimits, parse_share
+from topoalloc.sharing.share_file import CORES_FULL, ShareLimits, parse_share
 from topoalloc.sharing.usage import USAGE_FILE_BYTES, UsageRefusal, parse_usage
 
 LIBRARY = "libtopoalloc-vcuda.so"

@@ -8,6 +8,7 @@ kubelet's own affair, and it keeps entries of pods that are long gone.
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,7 @@ class _Entry(msgspec.Struct):
     ContainerName: str
     ResourceName: str
     DeviceIDs: dict[str, list[str]]
+    AllocResp: str = ""
 
 
 class _Data(msgspec.Struct):
@@ -40,6 +42,17 @@ def read_entries(plugin_directory: Path, resources: frozenset[str]) -> tuple[Che
             return parse_entries(file.read(FILE_BYTES_MAX), resources)
     except OSError:
         return ()
+
+
+def read_answers(plugin_directory: Path) -> tuple[bytes, ...] | None:
+    """The answers to Allocate that containers are started with, of every plugin, as protobuf; None where they cannot be
+    read."""
+    try:
+        with (plugin_directory / FILE_NAME).open("rb") as file:
+            entries = msgspec.json.decode(file.read(FILE_BYTES_MAX), type=_File).Data.PodDeviceEntries or []
+        return tuple(base64.b64decode(entry.AllocResp, validate=True) for entry in entries)
+    except (OSError, msgspec.MsgspecError, ValueError):
+        return None
 
 
 def parse_entries(content: bytes, resources: frozenset[str]) -> tuple[CheckpointEntry, ...]:

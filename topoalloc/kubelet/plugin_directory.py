@@ -9,9 +9,8 @@ import stat
 import threading
 from pathlib import Path
 
-from inotify_simple import INotify, flags
-
 from topoalloc.errors import MachineError
+from topoalloc.kubelet.inotify import DELETE_SELF, IGNORED, MOVE_SELF, Inotify
 from topoalloc.kubelet.session_state import SocketMark
 
 log = logging.getLogger(__name__)
@@ -56,10 +55,10 @@ def remove_stale_sockets(directory: Path) -> tuple[str, ...]:
     return tuple(removed)
 
 
-def _inotify() -> INotify | None:
+def _inotify() -> Inotify | None:
     """A watch, or None where the node has no inotify instance left: then time-outs are the only wake-ups."""
     try:
-        return INotify(nonblocking=True)
+        return Inotify()
     except OSError as error:
         log.warning("no inotify watch (%s): the kubelet's directory is looked at every second only", error)
         return None
@@ -74,7 +73,7 @@ class DirectoryWatch:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._inotify = _inotify()
-        self._watch: int | None = None
+        self._is_watched = False
         self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         # Whoever wakes may come after the waiting thread has closed; reentrant, since a signal can come in between.
         self._open = threading.RLock()
@@ -83,14 +82,13 @@ class DirectoryWatch:
     def wait(self, timeout_s: float) -> None:
         """Return when something changed, `wake` was called or the time is over."""
         self._set()
-        watched = [] if self._inotify is None else [self._inotify.fileno()]
+        watched = [] if self._inotify is None else [self._inotify.fd]
         ready, _, _ = select.select([*watched, self._wake_read], [], [], timeout_s)
         if self._wake_read in ready:
             os.read(self._wake_read, EVENTS_DRAINED_MAX)
-        if self._inotify is not None and self._inotify.fileno() in ready:
-            for event in self._inotify.read(timeout=0):
-                if event.mask & (flags.IGNORED | flags.DELETE_SELF | flags.MOVE_SELF):
-                    self._watch = None
+        happened = self._inotify.read() if self._inotify is not None and self._inotify.fd in ready else 0
+        if happened & (IGNORED | DELETE_SELF | MOVE_SELF):
+            self._is_watched = False
 
     def wake(self) -> None:
         """Make `wait` return at once; safe from any thread and from a signal handler, and after `close`."""
@@ -111,18 +109,10 @@ class DirectoryWatch:
             os.close(self._wake_write)
 
     def _set(self) -> None:
-        if self._watch is not None or self._inotify is None:
+        if self._is_watched or self._inotify is None:
             return
         try:
-            self._watch = self._inotify.add_watch(
-                self._directory,
-                flags.CREATE
-                | flags.DELETE
-                | flags.MOVED_TO
-                | flags.MOVED_FROM
-                | flags.ATTRIB
-                | flags.DELETE_SELF
-                | flags.MOVE_SELF,
-            )
+            self._inotify.watch(self._directory)
         except OSError:
-            self._watch = None  # not there yet: the caller's time-out is the poll
+            return  # not there yet: the caller's time-out is the poll
+        self._is_watched = True

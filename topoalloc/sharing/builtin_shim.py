@@ -12,18 +12,16 @@ from topoalloc.sharing.edits import ContainerEdits, Mount
 from topoalloc.sharing.enforcement import Enforced, ShareFile, Upkeep
 from topoalloc.sharing.share import Share, ShareRules, is_elastic
 from topoalloc.sharing.share_file import share_text
+from topoalloc.sharing.usage import PACE, PACE_MAGIC, USAGE_FILE_BYTES, USAGE_MAGIC, USAGE_SLOTS_MAX, USAGE_VERSION
 
 LIBRARY_NAME = "libtopoalloc-vcuda.so"
+VERIFY_NAME = "topoalloc-verify"  # beside it: says in a container whether its limits are active
 SHARE_DIRECTORY = "/etc/topoalloc"  # in a container
 LIBRARY_DIRECTORY = "/usr/local/lib/topoalloc"  # in a container
 PRELOAD_FILE = "/etc/ld.so.preload"  # read by glibc's loader in every process; a variable can be unset, this cannot
 AGENT_SOCKET = "agent.sock"
+LIBRARY_RECORD = "library"  # which version the container was given, so that it stays as long
 
-USAGE_FILE_BYTES = 131072
-USAGE_MAGIC = 0x3145474153554154
-USAGE_VERSION = 1
-USAGE_SLOTS_MAX = 1000
-PACE_MAGIC = 0x3145434150415401
 # One page is there from the start (31 processes), so that a full file system shows in Allocate and not in a program.
 # The rest comes as it is used, since the memory of the agent would be charged for it.
 _NEW_USAGE = struct.pack("<QII", USAGE_MAGIC, USAGE_VERSION, USAGE_SLOTS_MAX).ljust(4096, b"\0")
@@ -31,7 +29,7 @@ _NEW_USAGE = struct.pack("<QII", USAGE_MAGIC, USAGE_VERSION, USAGE_SLOTS_MAX).lj
 
 @dataclass(frozen=True, slots=True)
 class BuiltinShim:
-    """`library_directory`: where this version's library lies on the node, alone."""
+    """`library_directory`: where this version's library lies on the node, beside nothing but VERIFY_NAME."""
 
     rules: ShareRules
     library_directory: str
@@ -43,10 +41,11 @@ class BuiltinShim:
             # Everything that runs in the container has to write into it, whatever its user.
             ShareFile("usage", 0o666, _NEW_USAGE, Upkeep.LEFT, USAGE_FILE_BYTES),
             ShareFile("ld.so.preload", 0o444, f"{LIBRARY_DIRECTORY}/{LIBRARY_NAME}\n".encode()),
+            ShareFile(LIBRARY_RECORD, 0o444, f"{self.library_directory}\n".encode(), Upkeep.LEFT),
         ]
         if is_elastic(share, self.rules):
             # Written long ago: the share's own cores count until the agent sets a pace.
-            pace = struct.pack("<QQQ", PACE_MAGIC, share.cores * 100, 0)
+            pace = PACE.pack(PACE_MAGIC, share.cores * 100, 0)
             files.append(ShareFile("pace", 0o444, pace, Upkeep.LEFT))
         mounts = (
             Mount(directory, SHARE_DIRECTORY),

@@ -31,6 +31,14 @@ _SLICES = re.compile(
     rf"/(?:kubelet-)?kubepods(?:-{_QOS})?-pod{_UID}\.slice/(?:cri-containerd|crio|docker)-{_CONTAINER}\.scope(?:/.*)?"
 )
 
+# A kubelet that names slices with a runtime that takes the name for one of a plain group: it lies beside the runtime's
+# own (cgroup v2) or below it (v1). Only what runtimes and distributions call their services is taken for one.
+_SERVICE = r"(?:containerd|docker|k3s|k3s-agent|rke2-server|rke2-agent)\.service"
+_SLICE_AS_NAME = re.compile(
+    rf"(?:{_UP}|(?:/system\.slice)?(?:/{_SERVICE})?)"
+    rf"/kubepods(?:-{_QOS})?-pod{_UID}\.slice:(?:cri-containerd|docker):{_CONTAINER}(?:/.*)?"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class PodCgroup:
@@ -54,5 +62,5 @@ def pod_cgroup(content: bytes) -> PodCgroup | None:
 
 
 def _of_path(path: str) -> PodCgroup | None:
-    match = _SLICES.fullmatch(path) or _PLAIN.fullmatch(path)
+    match = _SLICES.fullmatch(path) or _PLAIN.fullmatch(path) or _SLICE_AS_NAME.fullmatch(path)
     return None if match is None else PodCgroup(match["uid"].replace("_", "-"), match["container"])

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from topoalloc.sharing.share_limits import CORES_FULL
+from topoalloc.sharing.share_file import CORES_FULL
 
 PACE_PERIOD_S = 0.2
 # A share counts as using the most that it used within so many periods (one second): work comes in bursts, and the time

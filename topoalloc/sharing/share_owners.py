@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from topoalloc.sharing.inventory import Inventory, ResourceKind
-from topoalloc.sharing.settings import CORES_PER_GPU
-from topoalloc.sharing.share_limits import NAME_CHARACTERS_MAX, is_share_name
+from topoalloc.sharing.share import is_share_name
 
 LINES_MAX = 4096
 FIELDS = 5
@@ -26,17 +24,6 @@ class ShareOwner:
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.pod}/{self.container}"
-
-
-def share_name_of(inventory: Inventory, ids: Iterable[str]) -> str | None:
-    """The name of the share that these ids of one container are: its lowest core's; None for anything but cores of
-    exactly one GPU that is not held whole."""
-    devices = [inventory.devices[device_id] for device_id in ids if device_id in inventory.devices]
-    cores = sorted((device for device in devices if device.kind is ResourceKind.CORE), key=lambda device: device.unit)
-    if not cores or len({device.key for device in cores}) > 1 or len(cores) >= CORES_PER_GPU:
-        return None
-    name = re.sub(r"[^0-9a-z.:_-]", "_", cores[0].id.lower())[:NAME_CHARACTERS_MAX]
-    return name if is_share_name(name) else None
 
 
 def owners_text(owners: Mapping[str, ShareOwner]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from topoalloc.sharing.share_limits import CORES_FULL, ShareLimits, ShareRefusal
+from topoalloc.sharing.share_file import CORES_FULL, ShareLimits, ShareRefusal
 from topoalloc.sharing.usage import Usage, UsageRefusal
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 from topoalloc.errors import InputError
 
@@ -13,7 +12,7 @@ _UNITS = {"": 1, "b": 1} | {
     for power, letter in enumerate("kmgt", start=1)
     for spelling, base in ((f"{letter}ib", 1024), (f"{letter}i", 1024), (f"{letter}b", 1000))
 }
-_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,9})?)\s*([a-zA-Z]{0,3})")
+_SIZE = re.compile(r"(\d{1,20})(?:\.(\d{1,9}))?\s*([a-zA-Z]{0,3})")
 SIZE_BYTES_MAX = 1 << 50  # 1 PiB: far above the memory of any one device; catches a unit given twice
 
 
@@ -22,11 +21,11 @@ def parse_size(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise InputError(f"{text[:40]!r} is not a size; write a number and a unit, such as 80GiB, 81920MiB or 80GB")
-    number, unit = match.groups()
+    whole, decimals, unit = match.groups(default="")
     factor = _UNITS.get(unit.lower())
     if factor is None:
         raise InputError(f"{text[:40]!r} has the unit {unit!r}; write KiB, MiB, GiB, TiB, or decimal KB, MB, GB, TB")
-    size_bytes = int(Fraction(number) * factor)
+    size_bytes: int = int(whole + decimals) * factor // 10 ** len(decimals)
     if not 0 < size_bytes <= SIZE_BYTES_MAX:
         raise InputError(f"{text[:40]!r} is outside 1 byte to 1 PiB")
     return size_bytes

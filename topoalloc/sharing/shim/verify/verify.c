@@ -21,6 +21,15 @@
 
 #include "../usage_layout.h"
 
+/* Of the versions that every C library from 2.17 on has (in libdl.so.2 before 2.34). */
+#if defined __x86_64__
+__asm__(".symver dlopen,dlopen@GLIBC_2.2.5");
+__asm__(".symver dlsym,dlsym@GLIBC_2.2.5");
+#elif defined __aarch64__
+__asm__(".symver dlopen,dlopen@GLIBC_2.17");
+__asm__(".symver dlsym,dlsym@GLIBC_2.17");
+#endif
+
 #ifndef F_OFD_GETLK
 #define F_OFD_GETLK 36
 #endif
