@@ -209,3 +209,13 @@ def test_memory_asked_again_goes_beside_the_cores_where_the_first_may_have_been_
 
     assert preference.owner != speaker
     assert (positions(preference) == {5}) is doubtful
+
+
+@pytest.mark.parametrize(("granted_at_s", "beside"), [(NOW_S - 20, True), (NOW_S - 600, False)])
+def test_memory_asked_after_a_long_pause_goes_beside_the_cores_that_still_wait_for_it(
+    granted_at_s: float, beside: bool
+):
+    half = Holding(cores(5, 10), confirmed=True, call=1, granted_at_s=granted_at_s)
+    preference = answer(MEMORY_RESOURCE, 1, holdings={Owner("ns", "pod", "app"): half})
+
+    assert (positions(preference) == {5}) is beside

@@ -18,8 +18,11 @@ from topoalloc.allocation.vacancy import Question, View, candidates, offer_for, 
 from topoalloc.placement.board import Board
 from topoalloc.placement.choose import Choice, NoChoice, choose
 from topoalloc.placement.offer import Want
-from topoalloc.sharing.inventory import Inventory, ResourceKind
+from topoalloc.sharing.inventory import Inventory, Resource, ResourceKind
 from topoalloc.sharing.settings import CORES_PER_GPU, NumaReporting
+
+OTHER_HALF = {ResourceKind.CORE: ResourceKind.MEMORY, ResourceKind.MEMORY: ResourceKind.CORE}
+WIDOWED_MAX_S = 60.0  # the kubelet gives a call of a plugin up at ten seconds; an admission has a few of them
 
 # Cores an unnamed container may be about to ask beside its memory, most first: more room serves more of them.
 LIKELY_CORES = (99, 50, 25, 10, 1)
@@ -65,6 +68,7 @@ def ask(
     if isinstance(who, Unidentified):
         choice = _guessed(board, question, view, nodes)
         doubted = doubted_owner(state, inventory, question.resource.name, now_s)
+        doubted = doubted or widowed_owner(state, inventory, question.resource, now_s)
         if doubted is not None:
             choice = _beside(board, question, view_for(state, inventory, doubted), nodes) or choice
     else:
@@ -108,6 +112,29 @@ def doubted_owner(state: State, inventory: Inventory, resource: str, now_s: floa
         return None
     resources = {inventory.devices[device_id].resource for device_id in state.holdings[talk.owner].ids}
     return talk.owner if resource in resources and len(resources) > 1 else None
+
+
+def widowed_owner(state: State, inventory: Inventory, resource: Resource, now_s: float) -> Owner | None:
+    """Whoever was last granted one half of a share and not yet the other, if that was too long ago for a conversation.
+
+    A kubelet under load can take longer than that between two calls of one container. A place beside that half is
+    right for its container and does no harm to another.
+    """
+    talk = state.conversation
+    if resource.kind is ResourceKind.NIC or (talk is not None and talk.open_at(now_s)):
+        return None
+    halves = {
+        owner: holding.call
+        for owner, holding in state.holdings.items()
+        if now_s - holding.granted_at_s <= WIDOWED_MAX_S
+        and not holding.init
+        and _kinds(inventory, holding.ids) == {OTHER_HALF[resource.kind]}
+    }
+    return max(halves, key=lambda owner: (halves[owner], owner), default=None)
+
+
+def _kinds(inventory: Inventory, ids: frozenset[str]) -> set[ResourceKind]:
+    return {inventory.devices[device_id].kind for device_id in ids} - {ResourceKind.NIC}
 
 
 def _new_owner(state: State) -> tuple[State, Owner]:
