@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import struct
 import time
 
 import pytest
@@ -12,6 +13,8 @@ from tests.shim.container import (
     MARGIN_BYTES,
     MIB,
     UNIT_BYTES,
+    USAGE_HEADER,
+    USAGE_SLOT,
     Container,
     Share,
     Truth,
@@ -26,6 +29,7 @@ RACERS = 16
 TAKEN_BACK_S = 0.1
 SMALL_CONTEXT_BYTES = 64 * MIB
 PIECE_BYTES = 64 * MIB
+LOCK_OFFSET = 24  # usage_header.lock
 
 
 def small_contexts(container: Container) -> None:
@@ -123,3 +127,18 @@ def test_the_ledger_is_empty_when_everybody_has_gone(container: Container) -> No
     total = container.total_bytes()
     finished(following)
     assert 500 * MIB <= total <= 500 * MIB + MARGIN_BYTES
+
+
+def test_the_lock_of_a_process_that_died_with_it_is_taken_over_and_the_bytes_counted_anew(container: Container) -> None:
+    container.grant(Share())
+    usage = bytearray((container.directory / "usage").read_bytes())
+    dead = 777
+    struct.pack_into("<Q", usage, USAGE_HEADER.size + dead * USAGE_SLOT.size, 3 * GIB)  # it held this much
+    struct.pack_into("<I", usage, USAGE_HEADER.size + dead * USAGE_SLOT.size + 68, 1)  # state: in use
+    struct.pack_into("<I", usage, LOCK_OFFSET, dead + 1)
+    (container.directory / "usage").write_bytes(usage)
+
+    facts = container.run("memory", "linked", "plain", "64M")
+
+    assert facts["error"] == OUT_OF_MEMORY
+    assert LIMIT - UNIT_BYTES <= facts["taken"] <= LIMIT

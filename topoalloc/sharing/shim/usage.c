@@ -17,6 +17,7 @@
 #define F_OFD_SETLK 37
 #endif
 
+#define REAP_APART_NS UINT64_C(5000000) /* asking after every process costs more than an allocation */
 #define LOCK_SPINS 200
 #define LOCK_LOOK_NS 20000000L /* how long the holder of the lock may be silent before it is checked to be alive */
 #define LOCK_LOOKS_MAX 250     /* five seconds: only a process stopped between two instructions takes that long */
@@ -121,9 +122,12 @@ static void bury(struct usage_file *usage, struct usage_slot *slot)
 
 void usage_reap(void)
 {
+    static _Atomic uint64_t latest_ns;
     struct usage_file *usage = atomic_load(&usage_mapped);
     int kept = errno;
-    if (!usage || file < 0)
+    uint64_t now_ns = process_now_ns(), before_ns = atomic_load(&latest_ns);
+    if (!usage || file < 0 || now_ns - before_ns < REAP_APART_NS ||
+        !atomic_compare_exchange_strong(&latest_ns, &before_ns, now_ns))
         return;
     for (unsigned int i = 0; i < USAGE_SLOTS_MAX; i++) {
         struct usage_slot *slot = &usage->slots[i];
