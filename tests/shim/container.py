@@ -65,6 +65,7 @@ class Container:
     gpu: Path
     environment: dict[str, str] = field(default_factory=dict)
     started: list[subprocess.Popen[str]] = field(default_factory=list)
+    wrapper: tuple[str, ...] = ()  # a command that starts the programs
 
     def grant(self, share: Share) -> None:
         self.directory.mkdir(exist_ok=True)
@@ -85,7 +86,7 @@ class Container:
 
     def start(self, program: str, *arguments: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [str(self.built.programs / program), *arguments],
+            [*self.wrapper, str(self.built.programs / program), *arguments],
             env=self.variables(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

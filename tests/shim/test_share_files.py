@@ -83,6 +83,36 @@ def test_a_usage_file_cut_short_refuses_memory(container: Container, size: int) 
     assert refuses(container)
 
 
+def test_the_usage_file_has_all_its_memory_before_it_is_used(container: Container) -> None:
+    usage = container.directory / "usage"
+    with usage.open("r+b") as file:
+        begin = file.read(4096)
+        file.truncate(0)
+        file.seek(0)
+        file.write(begin)
+        file.truncate(USAGE_FILE_BYTES)
+    assert usage.stat().st_blocks * 512 < USAGE_FILE_BYTES
+
+    container.run("memory", "linked", "plain", "64M")
+
+    assert usage.stat().st_blocks * 512 >= USAGE_FILE_BYTES
+
+
+def test_a_usage_file_without_room_on_its_file_system_refuses_memory_and_ends_nobody(container: Container) -> None:
+    if subprocess.run(["unshare", "--mount", "true"], check=False).returncode != 0:
+        pytest.skip("no mounts here")
+    share = container.directory
+    steps = [
+        "mount --make-rprivate /",
+        f"cp -r {share} {share}.kept && mount -t tmpfs -o size=64k none {share}",
+        f"cp {share}.kept/share {share}/ && head -c 4096 {share}.kept/usage > {share}/usage",
+        f'truncate -s {USAGE_FILE_BYTES} {share}/usage && exec "$@"',
+    ]
+    container.wrapper = ("unshare", "--mount", "sh", "-ec", "\n".join(steps), "sh")
+
+    assert refuses(container)
+
+
 def test_a_usage_file_of_another_version_refuses_memory(container: Container) -> None:
     other = bytearray(empty_usage())
     other[8] = 9

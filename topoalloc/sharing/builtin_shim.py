@@ -22,8 +22,8 @@ PRELOAD_FILE = "/etc/ld.so.preload"  # read by glibc's loader in every process; 
 AGENT_SOCKET = "agent.sock"
 LIBRARY_RECORD = "library"  # which version the container was given, so that it stays as long
 
-# One page is there from the start (31 processes), so that a full file system shows in Allocate and not in a program.
-# The rest comes as it is used, since the memory of the agent would be charged for it.
+# One page is there from the start, so that a full file system shows in Allocate. The rest is had by the container's
+# first process (shim/usage.c), since the agent would be charged for what it takes itself.
 _NEW_USAGE = struct.pack("<QII", USAGE_MAGIC, USAGE_VERSION, USAGE_SLOTS_MAX).ljust(4096, b"\0")
 
 

@@ -163,6 +163,15 @@ static int claim_slot(struct usage_file *usage, int descriptor)
     return 0;
 }
 
+/* Has the file's memory now, when it can still be refused, and charged to this container and not to the agent, which
+ * made the file of one page. A page that cannot be had when it is touched ends the process. */
+static int has_room(int descriptor)
+{
+    if (fallocate(descriptor, 0, 0, (off_t)USAGE_FILE_BYTES) == 0)
+        return 1;
+    return errno != ENOSPC && errno != EDQUOT && errno != ENOMEM; /* a file system that cannot say is believed */
+}
+
 static int join_file(void)
 {
     char path[256];
@@ -173,7 +182,8 @@ static int join_file(void)
     if (descriptor < 0)
         return 0;
     void *place = MAP_FAILED;
-    if (facts_of_descriptor(descriptor, &seen) == 0 && S_ISREG(seen.st_mode) && seen.st_size >= (off_t)USAGE_FILE_BYTES)
+    if (facts_of_descriptor(descriptor, &seen) == 0 && S_ISREG(seen.st_mode) &&
+        seen.st_size >= (off_t)USAGE_FILE_BYTES && has_room(descriptor))
         place = mmap(NULL, USAGE_FILE_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     struct usage_file *usage = place;
     if (place == MAP_FAILED || usage->header.magic != USAGE_MAGIC || usage->header.version != USAGE_VERSION) {
