@@ -70,9 +70,7 @@ def install_library(files: Mapping[str, bytes], lib_dir: Path) -> ShimLibrary:
     try:
         for name, content in files.items():
             with told_as_fault(str(directory / name)):
-                if read_file(fd, name, LIBRARY_BYTES_MAX) != content:
-                    write_file(fd, name, content, LIBRARY_MODE)
-                _put_mode_right(fd, name)
+                _put(fd, name, content)
     finally:
         os.close(fd)
     return ShimLibrary(directory, digests)
@@ -86,7 +84,9 @@ def _program(path: Path) -> bytes | None:
     return content if content.startswith(b"\x7fELF") else None
 
 
-def _put_mode_right(directory_fd: int, name: str) -> None:
+def _put(directory_fd: int, name: str, content: bytes) -> None:
+    if read_file(directory_fd, name, LIBRARY_BYTES_MAX) != content:
+        write_file(directory_fd, name, content, LIBRARY_MODE)
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
     try:
         os.fchmod(fd, LIBRARY_MODE)
