@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from topoalloc.allocation.demand import ContainerDemand, PodDemand
 from topoalloc.allocation.ledger import CheckpointEntry, Holding, Owner, State, with_leftovers
-from topoalloc.kubelet.checkpoint_file import FILE_NAME, parse_entries, read_entries
+from topoalloc.kubelet.checkpoint_file import FILE_NAME, parse_entries, read_answers, read_entries
 
 OURS = frozenset({"topoalloc.io/vgpu-core"})
 TEXT = """{"Data": {"PodDeviceEntries": [
@@ -38,6 +38,25 @@ def test_another_layout_tells_nothing(tmp_path: Path, text: str):
     (tmp_path / FILE_NAME).write_text(text)
 
     assert read_entries(tmp_path, OURS) == ()
+
+
+def test_the_answers_are_those_of_every_plugin(tmp_path: Path):
+    (tmp_path / FILE_NAME).write_text(TEXT)
+
+    assert read_answers(tmp_path) == (b"hi", b"")
+
+
+def test_a_kubelet_that_has_nothing_on_record_has_no_answers_and_one_not_understood_is_not_taken_for_it(tmp_path: Path):
+    def answers(text: str) -> tuple[bytes, ...] | None:
+        (tmp_path / FILE_NAME).write_text(text)
+        return read_answers(tmp_path)
+
+    assert answers('{"Data": {"PodDeviceEntries": null, "RegisteredDevices": {}}, "Checksum": 1}') == ()
+    assert answers(TEXT.replace('"aGk="', "null")) == (b"", b"")
+    assert answers(TEXT.replace("AllocResp", "Answer")) is None
+    assert answers(TEXT.replace("PodDeviceEntries", "Entries")) is None
+    assert answers(TEXT.replace("aGk=", "%%")) is None
+    assert answers(TEXT[:-3]) is None
 
 
 def test_no_file_tells_nothing(tmp_path: Path):

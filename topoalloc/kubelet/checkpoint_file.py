@@ -24,7 +24,6 @@ class _Entry(msgspec.Struct):
     ContainerName: str
     ResourceName: str
     DeviceIDs: dict[str, list[str]]
-    AllocResp: str = ""
 
 
 class _Data(msgspec.Struct):
@@ -33,6 +32,18 @@ class _Data(msgspec.Struct):
 
 class _File(msgspec.Struct):
     Data: _Data
+
+
+class _Answered(msgspec.Struct):
+    AllocResp: str | None  # base64; a kubelet that calls it otherwise is one that is not understood
+
+
+class _AnsweredData(msgspec.Struct):
+    PodDeviceEntries: list[_Answered] | None
+
+
+class _AnsweredFile(msgspec.Struct):
+    Data: _AnsweredData
 
 
 def read_entries(plugin_directory: Path, resources: frozenset[str]) -> tuple[CheckpointEntry, ...]:
@@ -49,8 +60,8 @@ def read_answers(plugin_directory: Path) -> tuple[bytes, ...] | None:
     read."""
     try:
         with (plugin_directory / FILE_NAME).open("rb") as file:
-            entries = msgspec.json.decode(file.read(FILE_BYTES_MAX), type=_File).Data.PodDeviceEntries or []
-        return tuple(base64.b64decode(entry.AllocResp, validate=True) for entry in entries)
+            entries = msgspec.json.decode(file.read(FILE_BYTES_MAX), type=_AnsweredFile).Data.PodDeviceEntries or []
+        return tuple(base64.b64decode(entry.AllocResp or "", validate=True) for entry in entries)
     except (OSError, msgspec.MsgspecError, ValueError):
         return None
 
