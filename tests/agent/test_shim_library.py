@@ -27,10 +27,18 @@ def test_the_library_lies_alone_below_a_name_made_of_its_content(tmp_path: Path)
 
     path = library_in(tmp_path / "lib")
     assert installed.directory == path.parent
-    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert sorted(each.name for each in path.parent.iterdir()) == [path.name, "without-share"]
     assert path.read_bytes() == CONTENT
     assert stat.S_IMODE(path.stat().st_mode) == 0o555
     installed.check()
+
+
+def test_what_holds_without_a_share_lies_beside_it_and_follows_the_configuration(tmp_path: Path) -> None:
+    for word in ("refuse", "allow", "refuse"):
+        installed = install_library(FILES, tmp_path / "lib", word)
+        policy = installed.directory / "without-share"
+        assert policy.read_text() == f"{word}\n"
+        assert stat.S_IMODE(policy.stat().st_mode) == 0o444
 
 
 def test_a_library_that_is_there_is_left_as_it_is(tmp_path: Path) -> None:

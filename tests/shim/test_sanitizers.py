@@ -26,6 +26,9 @@ CASES = [
     ("foreign", "external"),
     ("launches", "plain", "100000", "0.1", "4"),
     ("launches", "graph", "100000", "0.1"),
+    ("manners", "streams"),
+    ("manners", "pools"),
+    ("manners", "captures"),
 ]
 
 

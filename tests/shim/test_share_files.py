@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.shim.built import PROGRAM_SOURCES, SHIM_SOURCES, ran
-from tests.shim.container import USAGE_FILE_BYTES, Container, Share, empty_usage
+from tests.shim.container import GIB, USAGE_FILE_BYTES, Container, Share, empty_usage, facts_of
 
 OUT_OF_MEMORY = 2
+LIMIT = 4 * GIB
 
 
 def refuses(container: Container) -> bool:
@@ -199,3 +201,32 @@ def test_a_program_without_cuda_does_not_notice_the_shim(container: Container) -
     environment["TOPOALLOC_SHARE_DIR"] = "/nonexistent"
     ran("env", *(f"{key}={value}" for key, value in environment.items()), "sh", "-c", "true")
     assert os.environ.get("LD_PRELOAD") is None
+
+
+@pytest.mark.parametrize(
+    ("policy", "allowed"),
+    [("allow\n", True), ("refuse\n", False), ("allow", False), ("allow\nrefuse\n", False), ("", False), (None, False)],
+)
+def test_without_a_share_the_word_beside_the_library_decides(
+    container: Container, tmp_path: Path, policy: str | None, allowed: bool
+) -> None:
+    library = tmp_path / "library" / container.built.shim.name
+    library.parent.mkdir()
+    shutil.copy(container.built.shim, library)
+    if policy is not None:
+        (library.parent / "without-share").write_text(policy)
+    container.environment |= {"LD_PRELOAD": str(library), "TOPOALLOC_SHARE_DIR": "/nonexistent"}
+    process = container.start("memory", "linked", "plain", "64M")
+    output, _ = process.communicate(timeout=30)
+    assert (facts_of(output)["start"] == 0) == allowed
+
+
+def test_a_share_that_is_there_holds_whatever_the_word_beside_the_library_is(
+    container: Container, tmp_path: Path
+) -> None:
+    library = tmp_path / "library" / container.built.shim.name
+    library.parent.mkdir()
+    shutil.copy(container.built.shim, library)
+    (library.parent / "without-share").write_text("allow\n")
+    container.environment |= {"LD_PRELOAD": str(library)}
+    assert container.run("memory", "linked", "plain", "64M")["obtained"] < LIMIT

@@ -67,7 +67,7 @@ def _builtin(config: Config, inventory: Inventory, observers: tuple[ShareObserve
     content = packaged_library()
     if content is None:
         raise InputError("shim: builtin: this installation was built without the library; build it with a C compiler")
-    library = install_library(content, Path(config.lib_dir))
+    library = install_library(content, Path(config.lib_dir), config.without_share)
     remove_unused_versions(Path(config.lib_dir), library.directory, config.run_dir, Path(config.plugin_dir))
     shim = BuiltinShim(config.share_rules(), str(library.directory))
     return Enforcer(inventory, _directories(config, shim, *observers), library.check)

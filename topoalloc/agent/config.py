@@ -75,6 +75,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     elastic: bool | int = False
     context: str = "600MiB"
     without_usage: Literal["refuse", "allow"] = "refuse"
+    without_share: Literal["refuse", "allow"] = "refuse"
     run_dir: str = "/run/topoalloc"
     lib_dir: str = "/var/lib/topoalloc"
     overuse: Literal["report", "stop"] = "report"

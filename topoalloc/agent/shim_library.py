@@ -23,6 +23,8 @@ PACKAGED = Path(__file__).parents[1] / "sharing" / "shim"
 LIBRARY_BYTES_MAX = 16 * 1024**2
 DIRECTORY_MODE = 0o755  # every user of a container reads the library
 LIBRARY_MODE = 0o555
+POLICY_NAME = "without-share"  # read by the library when it is loaded, topoalloc/sharing/shim/process.c
+POLICY_MODE = 0o444
 DIGEST_SHOWN = 16  # hex digits in the directory's name
 
 
@@ -59,8 +61,9 @@ def packaged_library(folder: Path = PACKAGED) -> Mapping[str, bytes] | None:
     return found if LIBRARY_NAME in found else None
 
 
-def install_library(files: Mapping[str, bytes], lib_dir: Path) -> ShimLibrary:
-    """Put these files below `lib_dir` unless they are there. Other versions stay: containers that were started with
+def install_library(files: Mapping[str, bytes], lib_dir: Path, without_share: str = "refuse") -> ShimLibrary:
+    """Put these files below `lib_dir` unless they are there, and beside them what the library does where a container
+    has no share (`refuse` or `allow`). Other versions stay: containers that were started with
     them use them to their end, and are started again with them (shim_versions.py). Raises FileFault."""
     digests = {name: _digest(content) for name, content in sorted(files.items())}
     version = digests[LIBRARY_NAME] if len(digests) == 1 else _digest("".join(digests.values()).encode())
@@ -70,10 +73,13 @@ def install_library(files: Mapping[str, bytes], lib_dir: Path) -> ShimLibrary:
     try:
         for name, content in files.items():
             with told_as_fault(str(directory / name)):
-                _put(fd, name, content)
+                _put(fd, name, content, LIBRARY_MODE)
+        policy = f"{without_share}\n".encode()
+        with told_as_fault(str(directory / POLICY_NAME)):
+            _put(fd, POLICY_NAME, policy, POLICY_MODE)
     finally:
         os.close(fd)
-    return ShimLibrary(directory, digests)
+    return ShimLibrary(directory, digests | {POLICY_NAME: _digest(policy)})
 
 
 def _program(path: Path) -> bytes | None:
@@ -84,12 +90,12 @@ def _program(path: Path) -> bytes | None:
     return content if content.startswith(b"\x7fELF") else None
 
 
-def _put(directory_fd: int, name: str, content: bytes) -> None:
+def _put(directory_fd: int, name: str, content: bytes, mode: int) -> None:
     if read_file(directory_fd, name, LIBRARY_BYTES_MAX) != content:
-        write_file(directory_fd, name, content, LIBRARY_MODE)
+        write_file(directory_fd, name, content, mode)
     fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory_fd)
     try:
-        os.fchmod(fd, LIBRARY_MODE)
+        os.fchmod(fd, mode)
         os.fsync(fd)
         os.fsync(directory_fd)
     finally:

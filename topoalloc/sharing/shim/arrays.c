@@ -50,7 +50,7 @@ static uint64_t shape_bytes(const CUDA_ARRAY3D_DESCRIPTOR *shape, unsigned int l
         sum = sum > UINT64_MAX - bytes ? UINT64_MAX : sum + bytes;
         level.width = level.width > 1 ? level.width / 2 : 1;
         level.height = level.height > 1 ? level.height / 2 : level.height;
-        if (!(shape->flags & ARRAY_LAYERED))
+        if (!(shape->flags & (ARRAY_LAYERED | ARRAY_CUBEMAP)))
             level.depth = level.depth > 1 ? level.depth / 2 : level.depth;
     }
     return memory_taken(sum);

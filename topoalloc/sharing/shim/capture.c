@@ -1,6 +1,7 @@
 #include "capture.h"
 
 #include "driver.h"
+#include "timing.h"
 
 _Atomic int captures_open;
 
@@ -23,12 +24,13 @@ static CUresult begun(CUresult result)
     return result;
 }
 
-/* A capture ends whatever EndCapture returns, but for a stream that has none. */
-static CUresult ended(CUresult result)
+/* The result does not tell: an invalid capture ends with an error, one that another thread has begun goes on with one. */
+static void ended(CUstream stream, int had_one, int may_go_on)
 {
+    if (!had_one || (may_go_on && capture_has(stream)))
+        return;
     if (atomic_fetch_sub(&captures_open, 1) <= 0)
         atomic_fetch_add(&captures_open, 1);
-    return result;
 }
 
 /* Counted before the driver begins, so that another thread's work on the stream is looked at in time. */
@@ -54,11 +56,40 @@ BEGIN(cuStreamBeginCaptureToGraph_ptsz,
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
     NEED(cuStreamEndCapture);
-    return ended(REAL(cuStreamEndCapture)(stream, graph));
+    int had_one = capture_has(stream);
+    CUresult result = REAL(cuStreamEndCapture)(stream, graph);
+    ended(stream, had_one, 1);
+    return result;
 }
 
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph *graph)
 {
     NEED(cuStreamEndCapture_ptsz);
-    return ended(REAL(cuStreamEndCapture_ptsz)(stream, graph));
+    CUstream named = stream ? stream : STREAM_PER_THREAD;
+    int had_one = capture_has(named);
+    CUresult result = REAL(cuStreamEndCapture_ptsz)(stream, graph);
+    ended(named, had_one, 1);
+    return result;
+}
+
+/* ---- a stream's end: nothing of ours is left on it, and a capture that was open on it is over ---- */
+
+CUresult cuStreamDestroy_v2(CUstream stream)
+{
+    NEED(cuStreamDestroy_v2);
+    int had_one = capture_has(stream);
+    timing_stream_gone(stream);
+    CUresult result = REAL(cuStreamDestroy_v2)(stream);
+    ended(stream, had_one && result == CUDA_SUCCESS, 0);
+    return result;
+}
+
+CUresult cuStreamDestroy(CUstream stream)
+{
+    NEED(cuStreamDestroy);
+    int had_one = capture_has(stream);
+    timing_stream_gone(stream);
+    CUresult result = REAL(cuStreamDestroy)(stream);
+    ended(stream, had_one && result == CUDA_SUCCESS, 0);
+    return result;
 }

@@ -70,6 +70,22 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return result;
 }
 
+static enum pointer_space space_of(int limit)
+{
+    return (enum pointer_space)(SPACE_LIMITS + limit);
+}
+
+/* What stacks and heaps of a context were charged: each context has its own. */
+static uint64_t limits_taken_back(uint64_t context)
+{
+    struct pointer charged;
+    uint64_t sum = 0;
+    for (int limit = LIMIT_STACK_BYTES; limit <= LIMIT_HEAP_BYTES; limit++)
+        if (pointers_take(space_of(limit), context, &charged))
+            sum += charged.bytes;
+    return sum;
+}
+
 /* Allocations of a context end with it, without a free. */
 static void context_gone(uint64_t context)
 {
@@ -77,9 +93,18 @@ static void context_gone(uint64_t context)
     uint64_t bytes = pointers_take_owned(context, &managed);
     memory_discharge(bytes, USAGE_DEVICE);
     memory_discharge(managed, USAGE_MANAGED);
-    timing_context_gone(context);
+    measure_promised(limits_taken_back(context), 0);
     measure_context_gone();
     measure_now();
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx context)
+{
+    NEED(cuGreenCtxDestroy);
+    CUresult result = REAL(cuGreenCtxDestroy)(context);
+    if (result == CUDA_SUCCESS)
+        measure_context_gone();
+    return result;
 }
 
 static uint64_t primary_context(CUdevice device)
@@ -94,15 +119,20 @@ static uint64_t primary_context(CUdevice device)
     return (uint64_t)(uintptr_t)context;
 }
 
-#define END_PRIMARY(name)                              \
-    CUresult name(CUdevice device)                     \
-    {                                                  \
-        NEED(name);                                    \
-        uint64_t context = primary_context(device);    \
-        CUresult result = REAL(name)(device);          \
-        if (context && result == CUDA_SUCCESS && !primary_is_active(device)) \
-            context_gone(context);                     \
-        return result;                                 \
+/* The next primary context often has the same address, so the old one's events are forgotten before it can be made. */
+#define END_PRIMARY(name)                                                    \
+    CUresult name(CUdevice device)                                           \
+    {                                                                        \
+        NEED(name);                                                          \
+        local_lock_take(&making_primary);                                    \
+        uint64_t context = primary_context(device);                          \
+        CUresult result = REAL(name)(device);                                \
+        if (context && result == CUDA_SUCCESS && !primary_is_active(device)) { \
+            timing_context_gone(context);                                    \
+            context_gone(context);                                           \
+        }                                                                    \
+        local_lock_drop(&making_primary);                                    \
+        return result;                                                       \
     }
 
 END_PRIMARY(cuDevicePrimaryCtxRelease)
@@ -113,6 +143,7 @@ END_PRIMARY(cuDevicePrimaryCtxReset_v2)
 CUresult cuCtxDestroy_v2(CUcontext context)
 {
     NEED(cuCtxDestroy_v2);
+    timing_context_gone((uint64_t)(uintptr_t)context); /* before another context can have its address */
     CUresult result = REAL(cuCtxDestroy_v2)(context);
     if (result == CUDA_SUCCESS)
         context_gone((uint64_t)(uintptr_t)context);
@@ -122,6 +153,7 @@ CUresult cuCtxDestroy_v2(CUcontext context)
 CUresult cuCtxDestroy(CUcontext context)
 {
     NEED(cuCtxDestroy);
+    timing_context_gone((uint64_t)(uintptr_t)context);
     CUresult result = REAL(cuCtxDestroy)(context);
     if (result == CUDA_SUCCESS)
         context_gone((uint64_t)(uintptr_t)context);
@@ -133,8 +165,6 @@ CUresult cuCtxDestroy(CUcontext context)
 #define HEAP_TABLES 20 /* one part in so many is the heap's own: 3.9 % on an H200 */
 #define STACK_USUAL_BYTES UINT64_C(1024) /* part of what a context takes */
 
-static _Atomic uint64_t limit_charged[3]; /* by CUlimit; of the process, whose contexts rarely differ in them */
-
 static uint64_t limit_bytes(int limit, size_t value)
 {
     CUdevice device = 0;
@@ -143,7 +173,8 @@ static uint64_t limit_bytes(int limit, size_t value)
         uint64_t kept = value / HEAP_TABLES; /* eight MiB are part of what a context takes */
         return value <= 8 * MIB ? 0 : value > UINT64_MAX - kept ? UINT64_MAX : value - 8 * MIB + kept;
     }
-    if (value <= STACK_USUAL_BYTES || DRIVER(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
+    if (value <= STACK_USUAL_BYTES || !DRIVER_HAS(cuCtxGetDevice) || !DRIVER_HAS(cuDeviceGetAttribute) ||
+        DRIVER(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
         return 0;
     DRIVER(cuDeviceGetAttribute)(&processors, ATTRIBUTE_PROCESSORS, device);
     DRIVER(cuDeviceGetAttribute)(&threads, ATTRIBUTE_THREADS_PER_PROCESSOR, device);
@@ -157,7 +188,9 @@ CUresult cuCtxSetLimit(int limit, size_t value)
     NEED(cuCtxSetLimit);
     if (limit < LIMIT_STACK_BYTES || limit > LIMIT_HEAP_BYTES || !process_limits_memory())
         return REAL(cuCtxSetLimit)(limit, value);
-    uint64_t wanted = limit_bytes(limit, value), had = atomic_load(&limit_charged[limit]);
+    struct pointer charged = {memory_context(), 0, 0, POINTER_LIMIT};
+    (void)pointers_get(space_of(limit), charged.key, &charged);
+    uint64_t wanted = limit_bytes(limit, value), had = charged.bytes;
     if (wanted > had && !memory_charge(wanted - had, USAGE_IMPLICIT))
         return memory_refused();
     CUresult result = REAL(cuCtxSetLimit)(limit, value);
@@ -166,7 +199,8 @@ CUresult cuCtxSetLimit(int limit, size_t value)
         return result;
     }
     measure_promised(had, wanted);
-    atomic_store(&limit_charged[limit], wanted);
+    charged.bytes = wanted;
+    (void)pointers_put(space_of(limit), charged); /* unnoted it stays charged to the end of the process */
     return result;
 }
 

@@ -4,6 +4,7 @@
 #include "local_lock.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <string.h>
 
 function_pointer driver_hooked[HOOKS];
@@ -47,7 +48,7 @@ static const struct {
 
 /* Address of the driver's -> ours. The driver can hand out other addresses by cuGetProcAddress than it exports, so
  * both are entered: at most three for each hook, in a table at most half full. */
-#define PLACES 1024u
+#define PLACES 2048u
 _Static_assert(PLACES >= 2 * 3 * (HOOKS + NVML_HOOKS), "the table stays half empty");
 static struct {
     _Atomic uintptr_t real;
@@ -146,60 +147,117 @@ static function_pointer symbol(void *handle, const char *name)
     return (function_pointer)(uintptr_t)libc_dlsym_function()(handle, name);
 }
 
-/* The driver's own answer for the ABI that a hook belongs to, legacy and per-thread. */
-static void enter_variants(void)
+/* What a search found. It is written down in one go afterwards: the dynamic linker and the driver are asked without a
+ * lock of ours held, since a library's constructor may come to us while the linker is held for it. */
+struct driver_functions {
+    function_pointer hooked[HOOKS];
+    function_pointer variants[HOOKS]; /* the driver's own answer for the ABI that a hook belongs to */
+    function_pointer called[CALLS];
+};
+
+static void ask_variants(struct driver_functions *found)
 {
-    cuGetProcAddress_v2_function ask_v2 = REAL(cuGetProcAddress_v2);
-    cuGetProcAddress_function ask = REAL(cuGetProcAddress);
+    cuGetProcAddress_v2_function ask_v2 = (cuGetProcAddress_v2_function)found->hooked[HOOK_cuGetProcAddress_v2];
+    cuGetProcAddress_function ask = (cuGetProcAddress_function)found->hooked[HOOK_cuGetProcAddress];
     for (unsigned int i = 0; i < HOOKS; i++) {
         uint64_t flags = hooks[i].per_thread ? PROC_ADDRESS_PER_THREAD : PROC_ADDRESS_LEGACY;
-        void *found = NULL;
+        void *variant = NULL;
         int status = 0;
         CUresult result = CUDA_ERROR_NOT_SUPPORTED;
         if (ask_v2)
-            result = ask_v2(hooks[i].base, &found, hooks[i].version, flags, &status);
+            result = ask_v2(hooks[i].base, &variant, hooks[i].version, flags, &status);
         else if (ask)
-            result = ask(hooks[i].base, &found, hooks[i].version, flags);
-        /* An address that belongs to another hook already is that other ABI's: the driver knows no older one. */
-        if (result == CUDA_SUCCESS && found && driver_substitute(found) == found)
-            enter((function_pointer)(uintptr_t)found, hooks[i].ours);
+            result = ask(hooks[i].base, &variant, hooks[i].version, flags);
+        found->variants[i] = result == CUDA_SUCCESS ? (function_pointer)(uintptr_t)variant : NULL;
     }
 }
 
+static int look_for_driver(struct driver_functions *found)
+{
+    void *handle = loaded("libcuda.so.1");
+    if (!handle)
+        return 0;
+    for (unsigned int i = 0; i < HOOKS; i++)
+        found->hooked[i] = symbol(handle, hooks[i].name);
+    for (unsigned int i = 0; i < CALLS; i++)
+        found->called[i] = symbol(handle, calls[i].name);
+    ask_variants(found);
+    return 1;
+}
+
+static void write_down(const struct driver_functions *found)
+{
+    for (unsigned int i = 0; i < HOOKS; i++) {
+        driver_hooked[i] = found->hooked[i];
+        enter(found->hooked[i], hooks[i].ours);
+    }
+    for (unsigned int i = 0; i < CALLS; i++)
+        driver_called[i] = found->called[i];
+    /* An address that belongs to another hook already is that other ABI's: the driver knows no older one. */
+    for (unsigned int i = 0; i < HOOKS; i++)
+        enter(found->variants[i], hooks[i].ours);
+}
+
+/* A driver that is not there now may be loaded later, from wherever the program finds it: looked for again. */
 int driver_find(void)
 {
-    local_lock_take(&finding);
-    int found = atomic_load_explicit(&driver_found, memory_order_relaxed);
-    if (!found) {
-        void *handle = loaded("libcuda.so.1");
-        for (unsigned int i = 0; handle && i < HOOKS; i++) {
-            driver_hooked[i] = symbol(handle, hooks[i].name);
-            enter(driver_hooked[i], hooks[i].ours);
+    int kept = errno;
+    struct driver_functions found;
+    if (look_for_driver(&found)) {
+        local_lock_take(&finding);
+        if (!atomic_load_explicit(&driver_found, memory_order_relaxed)) {
+            write_down(&found);
+            atomic_store_explicit(&driver_found, 1, memory_order_release);
         }
-        for (unsigned int i = 0; handle && i < CALLS; i++)
-            driver_called[i] = symbol(handle, calls[i].name);
-        if (handle)
-            enter_variants();
-        found = handle ? 1 : -1;
-        atomic_store_explicit(&driver_found, found, memory_order_release);
+        local_lock_drop(&finding);
     }
-    local_lock_drop(&finding);
-    return found > 0;
+    errno = kept;
+    return atomic_load_explicit(&driver_found, memory_order_acquire);
 }
 
 int nvml_find(void)
 {
+    int kept = errno;
+    function_pointer found[NVML_HOOKS];
+    void *handle = loaded("libnvidia-ml.so.1");
+    for (unsigned int i = 0; handle && i < NVML_HOOKS; i++)
+        found[i] = symbol(handle, nvml_hooks[i].name);
     local_lock_take(&finding);
-    int found = atomic_load_explicit(&nvml_found, memory_order_relaxed);
-    if (!found) {
-        void *handle = loaded("libnvidia-ml.so.1");
-        for (unsigned int i = 0; handle && i < NVML_HOOKS; i++) {
-            nvml_hooked[i] = symbol(handle, nvml_hooks[i].name);
-            enter(nvml_hooked[i], nvml_hooks[i].ours);
-        }
-        found = handle ? 1 : -1;
-        atomic_store_explicit(&nvml_found, found, memory_order_release);
+    for (unsigned int i = 0; handle && !atomic_load(&nvml_found) && i < NVML_HOOKS; i++) {
+        nvml_hooked[i] = found[i];
+        enter(found[i], nvml_hooks[i].ours);
     }
+    if (handle)
+        atomic_store_explicit(&nvml_found, 1, memory_order_release);
     local_lock_drop(&finding);
-    return found > 0;
+    errno = kept;
+    return atomic_load_explicit(&nvml_found, memory_order_acquire);
+}
+
+void driver_forget(void)
+{
+    local_lock_forget(&finding);
+}
+
+/* By name, for programs that ask the dynamic linker. */
+function_pointer driver_own_hook(const char *name)
+{
+    for (unsigned int i = 0; i < HOOKS; i++)
+        if (strcmp(hooks[i].name, name) == 0)
+            return hooks[i].ours;
+    for (unsigned int i = 0; i < NVML_HOOKS; i++)
+        if (strcmp(nvml_hooks[i].name, name) == 0)
+            return nvml_hooks[i].ours;
+    return NULL;
+}
+
+int driver_has_hooked(const char *name)
+{
+    for (unsigned int i = 0; i < HOOKS; i++)
+        if (strcmp(hooks[i].name, name) == 0)
+            return driver_ready() && driver_hooked[i];
+    for (unsigned int i = 0; i < NVML_HOOKS; i++)
+        if (strcmp(nvml_hooks[i].name, name) == 0)
+            return nvml_ready() && nvml_hooked[i];
+    return 0;
 }

@@ -53,11 +53,14 @@ enum nvml_hook_index {
 extern function_pointer driver_hooked[HOOKS]; /* the driver's own; NULL: this driver has none */
 extern function_pointer driver_called[CALLS];
 extern function_pointer nvml_hooked[NVML_HOOKS];
-extern _Atomic int driver_found; /* 0 not looked for, 1 found, -1 not there */
+extern _Atomic int driver_found; /* 0 not found so far, 1 found */
 extern _Atomic int nvml_found;
 
 int driver_find(void); /* slow path: fills the tables once; 1 found */
 int nvml_find(void);
+void driver_forget(void); /* in a forked child */
+function_pointer driver_own_hook(const char *name); /* ours of an exported name; NULL: not hooked */
+int driver_has_hooked(const char *name);
 
 /* Substitutes ours for an address of the driver's; others come back as they are. */
 void *driver_substitute(void *address);
@@ -73,8 +76,12 @@ void *libc_dlopen(const char *file, int flags);
 
 static inline int driver_ready(void)
 {
-    int found = atomic_load_explicit(&driver_found, memory_order_acquire);
-    return found ? found > 0 : driver_find();
+    return atomic_load_explicit(&driver_found, memory_order_acquire) || driver_find();
+}
+
+static inline int nvml_ready(void)
+{
+    return atomic_load_explicit(&nvml_found, memory_order_acquire) || nvml_find();
 }
 
 #define REAL(name) ((name##_function)driver_hooked[HOOK_##name])

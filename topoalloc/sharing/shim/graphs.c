@@ -29,6 +29,11 @@ static CUgraphNode *nodes_of(CUgraph graph, size_t *count, size_t *mapped_bytes)
     return NULL;
 }
 
+static uint64_t plus(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
 static uint64_t asked_by(CUgraph graph, unsigned int depth)
 {
     size_t count = 0, mapped_bytes = 0;
@@ -42,10 +47,10 @@ static uint64_t asked_by(CUgraph graph, unsigned int depth)
             continue;
         if (type == GRAPH_NODE_MEM_ALLOC &&
             DRIVER(cuGraphMemAllocNodeGetParams)(nodes[i], &parameters) == CUDA_SUCCESS)
-            sum += memory_taken(parameters.bytes > MIB ? parameters.bytes : MIB + 1);
+            sum = plus(sum, memory_taken(parameters.bytes > MIB ? parameters.bytes : MIB + 1));
         else if (type == GRAPH_NODE_CHILD && depth < DEPTH_MAX &&
                  DRIVER(cuGraphChildGraphNodeGetGraph)(nodes[i], &child) == CUDA_SUCCESS)
-            sum += asked_by(child, depth + 1);
+            sum = plus(sum, asked_by(child, depth + 1));
     }
     if (nodes)
         munmap(nodes, mapped_bytes);
@@ -66,7 +71,8 @@ static uint64_t pool_bytes(void)
 {
     CUdevice device = 0;
     uint64_t bytes = 0;
-    if (!DRIVER_HAS(cuDeviceGetGraphMemAttribute) || DRIVER(cuCtxGetDevice)(&device) != CUDA_SUCCESS ||
+    if (!DRIVER_HAS(cuDeviceGetGraphMemAttribute) || !DRIVER_HAS(cuCtxGetDevice) ||
+        DRIVER(cuCtxGetDevice)(&device) != CUDA_SUCCESS ||
         DRIVER(cuDeviceGetGraphMemAttribute)(device, GRAPH_RESERVED_BYTES, &bytes) != CUDA_SUCCESS)
         return charged_bytes;
     return bytes;
@@ -82,8 +88,8 @@ static int settle(void)
         return 0;
     if (holds < charged_bytes)
         memory_discharge(charged_bytes - holds, USAGE_DEVICE);
-    else
-        (void)usage_reserve(holds - charged_bytes, UINT64_MAX, USAGE_DEVICE);
+    else if (!usage_reserve(holds - charged_bytes, UINT64_MAX, USAGE_DEVICE))
+        return 0; /* what is not charged must not be given back later */
     charged_bytes = holds;
     return 1;
 }
@@ -122,9 +128,9 @@ static int admit(uint64_t bytes)
         return 1;
     local_lock_take(&lock);
     settle();
-    uint64_t wanted = bound_bytes + bytes;
+    uint64_t wanted = plus(bound_bytes, bytes);
     uint64_t more = wanted > charged_bytes ? wanted - charged_bytes : 0;
-    int fits = usage_reserve(more, atomic_load(&process_limits.memory_bytes), USAGE_DEVICE);
+    int fits = wanted < UINT64_MAX && usage_reserve(more, atomic_load(&process_limits.memory_bytes), USAGE_DEVICE);
     if (fits) {
         bound_bytes = wanted;
         charged_bytes += more;

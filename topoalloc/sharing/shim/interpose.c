@@ -4,6 +4,7 @@
 #include "driver.h"
 #include "process.h"
 
+#include <dlfcn.h>
 #include <string.h>
 
 __attribute__((visibility("hidden"))) function_pointer interpose_dlsym(void *handle, const char *name);
@@ -34,32 +35,56 @@ static int is_driver_name(const char *name)
     return name && ((name[0] == 'c' && name[1] == 'u') || strncmp(name, "nvml", 4) == 0);
 }
 
-/* Names like cublasCreate begin with cu as well: only what lies in the driver's own table is substituted. */
-static void *substituted(const char *name, void *found)
+/* A function that each library has and that is not hooked: where it is found, the driver is. */
+static const char *witness_of(const char *name)
 {
-    if (!found)
-        return NULL;
-    if (name[0] == 'n')
-        (void)(atomic_load(&nvml_found) || nvml_find());
-    else if (strncmp(name, "cuda", 4) != 0)
-        (void)driver_ready();
+    return name[0] == 'n' ? "nvmlInit_v2" : "cuInit";
+}
+
+/* `found` may be ours, which is there to be found before the driver's, whether there is a driver or not: then the
+ * answer is the one that would have been given without us. Names like cublasCreate begin with cu as well, and do not
+ * make us load a driver. */
+static void *substituted(const char *name, void *found, int has_driver)
+{
+    function_pointer ours = driver_own_hook(name);
+    if (!found || !ours)
+        return driver_substitute(found);
+    if (found == (void *)(uintptr_t)ours)
+        return has_driver && driver_has_hooked(name) ? found : NULL;
+    (void)driver_has_hooked(name); /* so that the addresses are known */
     return driver_substitute(found);
 }
 
 static void *driver_dlsym(void *handle, const char *name)
 {
-    return substituted(name, libc_dlsym_function()(handle, name));
+    dlsym_function look = libc_dlsym_function();
+    void *found = look(handle, name);
+    return substituted(name, found, found && look(handle, witness_of(name)));
 }
 
 static void *driver_dlvsym(void *handle, const char *name, const char *version)
 {
-    return substituted(name, libc_dlvsym_function()(handle, name, version));
+    void *found = libc_dlvsym_function()(handle, name, version);
+    return substituted(name, found, found && libc_dlsym_function()(handle, witness_of(name)));
+}
+
+/* The next object after the caller's is a question of who asks, and asked from here the answer could be the caller's
+ * own function. What comes after whoever stands in front of us is us. */
+static void *next_dlsym(void *handle, const char *name)
+{
+    (void)handle;
+    return libc_dlsym_function()(RTLD_DEFAULT, witness_of(name)) && driver_has_hooked(name)
+               ? (void *)(uintptr_t)driver_own_hook(name)
+               : NULL;
 }
 
 function_pointer interpose_dlsym(void *handle, const char *name)
 {
-    (void)handle;
-    return is_driver_name(name) ? (function_pointer)driver_dlsym : (function_pointer)libc_dlsym_function();
+    if (!is_driver_name(name))
+        return (function_pointer)libc_dlsym_function();
+    if (handle == RTLD_NEXT)
+        return driver_own_hook(name) ? (function_pointer)next_dlsym : (function_pointer)libc_dlsym_function();
+    return (function_pointer)driver_dlsym;
 }
 
 function_pointer interpose_dlvsym(void *handle, const char *name)

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 #define OBJECTS_MAX (1u << 20) /* handles of one process that are alive at a time: two TiB in pages of two MiB */
-#define MAPPINGS_MAX_A_CALL 65536u
+#define MAPPINGS_MAX_A_CALL OBJECTS_MAX
 
 struct object {
     uint64_t bytes; /* charged for the handle; 0: imported, charged as it is mapped */
@@ -66,10 +66,20 @@ void mappings_forget(void)
 
 static int note_handle(CUmemGenericAllocationHandle handle, uint64_t bytes, int imported)
 {
+    struct pointer known;
     local_lock_take(&lock);
+    if (imported && pointers_get(SPACE_HANDLE, handle, &known)) {
+        objects[known.owner].handles++; /* our own, which came back to us */
+        local_lock_drop(&lock);
+        return 1;
+    }
     uint32_t position = new_object(bytes, imported);
     struct pointer pointer = {handle, bytes, position, POINTER_HANDLE};
     int noted = position && pointers_put(SPACE_HANDLE, pointer);
+    if (position && !noted) {
+        objects[position].handles = 0;
+        (void)settle(position); /* charged and given back by the caller */
+    }
     local_lock_drop(&lock);
     return noted;
 }
@@ -170,7 +180,7 @@ static uint64_t forget_mappings(CUdeviceptr address, size_t bytes)
     struct pointer mapping;
     CUdeviceptr end = address + bytes;
     for (unsigned int i = 0; address < end && i < MAPPINGS_MAX_A_CALL; i++) {
-        if (!pointers_take(SPACE_MAPPING, address, &mapping))
+        if (!pointers_take(SPACE_MAPPING, address, &mapping) || mapping.bytes == 0)
             break;
         struct object *object = &objects[mapping.owner];
         object->mappings--;

@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <poll.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -33,9 +34,11 @@ static _Atomic uint64_t context_made_at_ns;
 static uint64_t latest_bytes, before_bytes, latest_at_ns; /* under `measuring` */
 static _Atomic uint64_t floor_bytes; /* until the driver takes what was promised, its figure says too little */
 static int agent = -1;
+static dev_t agent_device;
+static ino_t agent_inode;
 
 static struct {
-    int tried;
+    _Atomic int tried; /* 1 under way, 2 done */
     nvmlReturn_t (*count)(unsigned int *);
     nvmlReturn_t (*by_index)(unsigned int, nvmlDevice_t *);
     nvmlReturn_t (*processes)(nvmlDevice_t, unsigned int *, nvmlProcessInfo_t *);
@@ -51,7 +54,22 @@ static int connect_agent(void)
         close(descriptor);
         return -1;
     }
+    struct stat seen;
+    if (descriptor >= 0 && facts_of_descriptor(descriptor, &seen) == 0) {
+        agent_device = seen.st_dev;
+        agent_inode = seen.st_ino;
+    }
     return descriptor;
+}
+
+/* Programs close descriptors that they do not know, and the number then belongs to something of theirs: neither may our
+ * question be written into it nor may it be closed. */
+static void forget_lost_agent(void)
+{
+    struct stat seen;
+    if (agent >= 0 &&
+        (facts_of_descriptor(agent, &seen) != 0 || seen.st_dev != agent_device || seen.st_ino != agent_inode))
+        agent = -1;
 }
 
 static uint64_t parse_answer(const char *text)
@@ -69,6 +87,7 @@ static uint64_t ask_agent(void)
 {
     static const char question[] = "measure\n";
     char answer[128];
+    forget_lost_agent();
     if (agent < 0)
         agent = connect_agent();
     if (agent < 0)
@@ -78,7 +97,7 @@ static uint64_t ask_agent(void)
     if (send(agent, question, sizeof question - 1, MSG_NOSIGNAL) == (ssize_t)(sizeof question - 1) &&
         poll(&ready, 1, AGENT_WAIT_MS) == 1)
         got = recv(agent, answer, sizeof answer - 1, 0);
-    if (got <= 0) { /* a late answer must not be taken for the next one's */
+    if (got <= 0 || answer[got - 1] != '\n') { /* a late answer must not be taken for the next one's */
         close(agent);
         agent = -1;
         return UNKNOWN_BYTES;
@@ -94,9 +113,8 @@ static int in_first_pid_namespace(void)
     return facts_of_path("/proc/self/ns/pid", &seen) == 0 && seen.st_ino == FIRST_PID_NAMESPACE;
 }
 
-static void find_nvml(void)
+static void look_for_nvml(void)
 {
-    nvml.tried = 1;
     if (!in_first_pid_namespace())
         return;
     void *handle = libc_dlopen("libnvidia-ml.so.1", RTLD_LAZY);
@@ -114,15 +132,23 @@ static void find_nvml(void)
         nvml.processes = (nvmlReturn_t (*)(nvmlDevice_t, unsigned int *, nvmlProcessInfo_t *))(uintptr_t)processes;
 }
 
+/* Without `measuring` held: the dynamic linker may be held by a library whose constructor waits for us. */
+static void find_nvml(void)
+{
+    int untried = 0;
+    if (!atomic_compare_exchange_strong(&nvml.tried, &untried, 1))
+        return;
+    look_for_nvml();
+    atomic_store_explicit(&nvml.tried, 2, memory_order_release);
+}
+
 static uint64_t ask_nvml(void)
 {
     static nvmlProcessInfo_t processes[PROCESSES_MAX]; /* under `measuring` */
     unsigned int gpus = 0, pid = (unsigned int)getpid();
     uint64_t bytes = 0;
     int listed = 0;
-    if (!nvml.tried)
-        find_nvml();
-    if (!nvml.processes || nvml.count(&gpus) != 0)
+    if (atomic_load_explicit(&nvml.tried, memory_order_acquire) != 2 || !nvml.processes || nvml.count(&gpus) != 0)
         return UNKNOWN_BYTES;
     for (unsigned int gpu = 0; gpu < gpus && gpu < GPUS_MAX; gpu++) {
         nvmlDevice_t device;
@@ -190,16 +216,29 @@ static int measure_quietly(void)
     return 0;
 }
 
+static int measure_once(void)
+{
+    local_lock_take(&measuring);
+    int measured = measure_quietly();
+    local_lock_drop(&measuring);
+    return measured;
+}
+
 int measure_now(void)
 {
-    int kept = errno, measured = 0;
+    int kept = errno, cancelled;
     if (!atomic_load(&contexts) || !process_limits_memory())
         return 0;
-    local_lock_take(&measuring);
-    atomic_store(&busy, 1);
-    measured = measure_quietly();
-    atomic_store(&busy, 0);
-    local_lock_drop(&measuring);
+    /* A thread that is cancelled while it waits for an answer would keep the lock for ever. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled);
+    atomic_fetch_add(&busy, 1);
+    int measured = measure_once();
+    if (!measured && !atomic_load(&nvml.tried)) {
+        find_nvml();
+        measured = measure_once();
+    }
+    atomic_fetch_sub(&busy, 1);
+    pthread_setcancelstate(cancelled, NULL);
     errno = kept;
     return measured;
 }
@@ -252,9 +291,12 @@ void measure_forget(void)
 {
     local_lock_forget(&measuring);
     latest_bytes = before_bytes = latest_at_ns = 0;
+    forget_lost_agent();
     if (agent >= 0)
         close(agent); /* the agent knows this connection as the parent's */
     agent = -1;
+    int under_way = 1; /* in a thread that the child does not have */
+    atomic_compare_exchange_strong(&nvml.tried, &under_way, 0);
     atomic_store(&busy, 0);
     atomic_store(&contexts, 0);
     atomic_store(&floor_bytes, 0);

@@ -30,7 +30,9 @@ uint64_t pace_paid_after(uint64_t paid_until_ns, uint64_t now_ns, uint64_t gpu_n
     uint64_t from = paid_until_ns > earliest ? paid_until_ns : earliest;
     if (from > now_ns + DEBT_MAX_NS)
         from = now_ns;
-    return from + wall_ns(gpu_ns, cores);
+    /* A debt beyond it would be taken for a broken file, and forgotten. */
+    uint64_t until = from + wall_ns(gpu_ns, cores);
+    return until > now_ns + DEBT_MAX_NS ? now_ns + DEBT_MAX_NS : until;
 }
 
 uint64_t pace_pause_ns(uint32_t cores, int crowded)

@@ -14,6 +14,7 @@ enum pointer_kind {
     POINTER_GRAPH,      /* an executable graph */
     POINTER_HANDLE,     /* cuMemCreate: `owner` is the position of its object */
     POINTER_MAPPING,    /* cuMemMap: the same */
+    POINTER_LIMIT,      /* of the context that is its key */
 };
 
 struct pointer {
@@ -24,7 +25,8 @@ struct pointer {
 };
 
 /* Spaces of keys that cannot be mistaken for each other. */
-enum pointer_space { SPACE_ADDRESS, SPACE_ARRAY, SPACE_MIPMAP, SPACE_EXTERNAL, SPACE_GRAPH, SPACE_HANDLE, SPACE_MAPPING };
+enum pointer_space { SPACE_ADDRESS, SPACE_ARRAY, SPACE_MIPMAP, SPACE_EXTERNAL, SPACE_GRAPH, SPACE_HANDLE, SPACE_MAPPING,
+                     SPACE_LIMITS /* and the next two, by CUlimit */ };
 
 int pointers_put(enum pointer_space space, struct pointer pointer); /* 0: no memory for the entry */
 int pointers_take(enum pointer_space space, uint64_t key, struct pointer *pointer); /* 1: was there and is not now */

@@ -20,6 +20,7 @@ struct pool {
     int extended;           /* charged for more than it was known to hold */
     int on_host;            /* it takes nothing of the device */
     int destroyed; /* its figure cannot be asked any more; it ends with its last pointer */
+    int closing;   /* the driver is destroying it: the same, and what it held is not free yet */
 };
 
 static struct local_lock lock;
@@ -32,6 +33,8 @@ static uint64_t reserved(const struct pool *pool)
     uint64_t bytes = 0;
     if (pool->on_host)
         return 0;
+    if (pool->closing)
+        return pool->charged_bytes;
     if (pool->destroyed || !DRIVER_HAS(cuMemPoolGetAttribute) ||
         DRIVER(cuMemPoolGetAttribute)(pool->handle, POOL_RESERVED_BYTES, &bytes) != CUDA_SUCCESS)
         return pool->used_bytes;
@@ -42,7 +45,7 @@ static uint64_t position_of(CUmemoryPool handle)
 {
     uint64_t empty = NO_POOL;
     for (unsigned int i = 0; i < pools_known; i++) {
-        if (pools[i].handle == handle && !pools[i].destroyed)
+        if (pools[i].handle == handle && !pools[i].destroyed && !pools[i].closing)
             return i;
         if (!pools[i].handle)
             empty = i;
@@ -63,9 +66,9 @@ static int settle(struct pool *pool)
     uint64_t before = pool->charged_bytes;
     if (holds < before)
         memory_discharge(before - holds, USAGE_DEVICE);
-    else if (holds > before)
-        (void)usage_reserve(holds - before, UINT64_MAX, USAGE_DEVICE); /* it is taken: the next call is refused */
-    pool->charged_bytes = holds;
+    else if (holds > before && !usage_reserve(holds - before, UINT64_MAX, USAGE_DEVICE))
+        holds = before; /* the ledger is not to be had now: what is not charged must not be given back later */
+    pool->charged_bytes = holds; /* perhaps more than is allowed: it is taken, and the next call is refused */
     if (pool->destroyed && pool->used_bytes == 0)
         pool->handle = NULL;
     return holds != before;
@@ -87,6 +90,8 @@ int pools_refresh(void)
 static int charge_growth(struct pool *pool, uint64_t bytes)
 {
     uint64_t limit = atomic_load(&process_limits.memory_bytes);
+    if (bytes > UINT64_MAX - GROWTH_STEP - pool->used_bytes)
+        return 0; /* no pool is that large, and the sums below would begin again at zero */
     uint64_t wanted = pool->used_bytes + bytes;
     if (wanted <= pool->charged_bytes || pool->on_host)
         return 1;
@@ -177,10 +182,10 @@ static CUmemoryPool pool_of_device(void)
     int devices = 0;
     if (known)
         return pool;
-    if (!DRIVER_HAS(cuDeviceGetMemPool) || DRIVER(cuCtxGetDevice)(&device) != CUDA_SUCCESS ||
+    if (!DRIVER_HAS(cuDeviceGetMemPool) || !DRIVER_HAS(cuCtxGetDevice) || DRIVER(cuCtxGetDevice)(&device) != CUDA_SUCCESS ||
         DRIVER(cuDeviceGetMemPool)(&pool, device) != CUDA_SUCCESS)
         return NULL;
-    if (DRIVER(cuDeviceGetCount)(&devices) == CUDA_SUCCESS && devices == 1)
+    if (DRIVER_HAS(cuDeviceGetCount) && DRIVER(cuDeviceGetCount)(&devices) == CUDA_SUCCESS && devices == 1)
         atomic_store_explicit(&default_pool, (uintptr_t)pool, memory_order_relaxed);
     return pool;
 }
@@ -271,16 +276,30 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
     return result;
 }
 
+static uint64_t begin_closing(CUmemoryPool handle)
+{
+    uint64_t position = NO_POOL;
+    local_lock_take(&lock);
+    for (unsigned int i = 0; handle && i < pools_known && position == NO_POOL; i++)
+        if (pools[i].handle == handle && !pools[i].destroyed && !pools[i].closing)
+            position = i;
+    if (position != NO_POOL)
+        pools[position].closing = 1;
+    local_lock_drop(&lock);
+    return position;
+}
+
 CUresult cuMemPoolDestroy(CUmemoryPool handle)
 {
     NEED(cuMemPoolDestroy);
+    /* Another thread, short of memory, asks all pools for their figures; and the next pool may get this one's address. */
+    uint64_t position = begin_closing(handle);
     CUresult result = REAL(cuMemPoolDestroy)(handle);
     local_lock_take(&lock);
-    for (unsigned int i = 0; i < pools_known && result == CUDA_SUCCESS; i++) {
-        if (pools[i].handle == handle && !pools[i].destroyed) {
-            pools[i].destroyed = 1;
-            settle(&pools[i]);
-        }
+    if (position != NO_POOL) {
+        pools[position].closing = 0;
+        pools[position].destroyed = result == CUDA_SUCCESS;
+        settle(&pools[position]);
     }
     local_lock_drop(&lock);
     return result;

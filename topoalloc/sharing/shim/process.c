@@ -11,8 +11,10 @@
 #include "timing.h"
 #include "usage.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -22,6 +24,7 @@
 #include <unistd.h>
 
 #define SHARE_DIRECTORY "/etc/topoalloc"
+#define POLICY_FILE "without-share" /* beside the library: `allow` where a container without a share is not limited */
 #define SHARE_DIRECTORY_VARIABLE "TOPOALLOC_SHARE_DIR" /* only where the mount does not exist: tests, trials by hand */
 #define LOOK_PERIOD_NS 500000000L
 #define EXIT_WAIT_NS 50000000L
@@ -44,6 +47,20 @@ static const char *const said[SAYS] = {
     [SAY_LIMIT] = "topoalloc: the container's GPU memory is used up: ",
 };
 
+/* Where nobody reads what the program says any more, it is not us who ends it by SIGPIPE. */
+static void write_without_signal(const char *line, size_t bytes)
+{
+    sigset_t pipe, before, pending;
+    struct timespec at_once = {0, 0};
+    sigemptyset(&pipe);
+    sigaddset(&pipe, SIGPIPE);
+    if (sigpending(&pending) != 0 || sigprocmask(SIG_BLOCK, &pipe, &before) != 0)
+        return;
+    if (write(STDERR_FILENO, line, bytes) < 0 && errno == EPIPE && !sigismember(&pending, SIGPIPE))
+        sigtimedwait(&pipe, NULL, &at_once);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
 void process_say_once(enum say what, const char *detail)
 {
     static _Atomic unsigned int already;
@@ -57,8 +74,7 @@ void process_say_once(enum say what, const char *detail)
     memcpy(line, said[what], length);
     memcpy(line + length, detail, more);
     line[length + more] = '\n';
-    if (write(STDERR_FILENO, line, length + more + 1) < 0)
-        errno = kept; /* nobody to tell */
+    write_without_signal(line, length + more + 1);
     errno = kept;
 }
 
@@ -83,7 +99,7 @@ int process_share_path(const char *name, char *path, unsigned int bytes)
 static void choose_directory(void)
 {
     struct stat seen;
-    const char *other = getenv(SHARE_DIRECTORY_VARIABLE);
+    const char *other = secure_getenv(SHARE_DIRECTORY_VARIABLE);
     const char *chosen = SHARE_DIRECTORY;
     if (facts_of_path(SHARE_DIRECTORY "/share", &seen) != 0 && other && strlen(other) < sizeof directory)
         chosen = other;
@@ -123,8 +139,75 @@ static void publish_refusal(void)
     atomic_store(&process_limits.memory_bytes, 0);
 }
 
+static void publish_no_limits(void)
+{
+    atomic_store(&process_limits.cores, SHARE_CORES_ALL);
+    atomic_store(&process_limits.cores_max, SHARE_CORES_ALL);
+    atomic_store(&process_limits.memory_bytes, SHARE_MEMORY_ALL);
+}
+
+/* ---- when the library is loaded ---- */
+
+static int allowed_without_share;
+
+static int find_self(struct dl_phdr_info *info, size_t bytes, void *path)
+{
+    (void)bytes;
+    for (int i = 0; i < info->dlpi_phnum; i++) {
+        uintptr_t from = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+        if (info->dlpi_phdr[i].p_type != PT_LOAD || (uintptr_t)&process_limits - from >= info->dlpi_phdr[i].p_memsz)
+            continue;
+        *(const char **)path = info->dlpi_name;
+        return 1;
+    }
+    return 0;
+}
+
+static int policy_allows(void)
+{
+    static const char allow[] = "allow\n";
+    const char *library = NULL;
+    char path[256], text[sizeof allow];
+    dl_iterate_phdr(find_self, &library);
+    const char *slash = library ? strrchr(library, '/') : NULL;
+    size_t length = slash ? (size_t)(slash - library) + 1 : 0;
+    if (!length || length + sizeof POLICY_FILE > sizeof path)
+        return 0;
+    memcpy(path, library, length);
+    memcpy(path + length, POLICY_FILE, sizeof POLICY_FILE);
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    ssize_t got = descriptor < 0 ? -1 : read(descriptor, text, sizeof text);
+    if (descriptor >= 0)
+        close(descriptor);
+    return got == (ssize_t)sizeof allow - 1 && memcmp(text, allow, sizeof allow - 1) == 0;
+}
+
+/* Decided before the program runs: later it could have another root, or no descriptors left to open a file with. A
+ * share that is there and cannot be read is never a missing one. */
+static int decide_without_share(void)
+{
+    struct stat seen;
+    return facts_of_path(SHARE_DIRECTORY "/share", &seen) != 0 && errno == ENOENT && policy_allows();
+}
+
+static void forget_in_child(void);
+
+/* The fork handler stands before any lock of ours can be held. CUDA is not touched here. */
+__attribute__((constructor)) static void begin(void)
+{
+    int kept = errno;
+    pthread_atfork(NULL, NULL, forget_in_child);
+    allowed_without_share = decide_without_share();
+    errno = kept;
+}
+
+/* Nearly every process that forks has never used CUDA, and there is nothing to forget then. */
 static void forget_in_child(void)
 {
+    driver_forget();
+    capture_forget();
+    if (!atomic_load(&process_started) && !atomic_load(&starting.word))
+        return;
     atomic_fetch_add(&process_generation, 1);
     local_lock_forget(&starting);
     usage_forget();
@@ -132,7 +215,6 @@ static void forget_in_child(void)
     pools_forget();
     mappings_forget();
     graphs_forget();
-    capture_forget();
     contexts_forget();
     measure_forget();
     timing_forget();
@@ -142,16 +224,20 @@ static void forget_in_child(void)
 
 void process_start(void)
 {
-    static int forks_heard;
-    int kept = errno;
+    int kept = errno, cancelled;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancelled); /* files are opened with the lock held */
     local_lock_take(&starting);
     if (!atomic_load(&process_started)) {
         struct share share;
         char path[256] = "";
         choose_directory();
-        if (!read_share(&share)) {
+        struct stat seen;
+        int has_share = read_share(&share);
+        process_share_path("share", path, sizeof path);
+        if (!has_share && allowed_without_share && facts_of_path(path, &seen) != 0 && errno == ENOENT) {
+            publish_no_limits();
+        } else if (!has_share) {
             publish_refusal();
-            process_share_path("share", path, sizeof path);
             process_say_once(SAY_NO_SHARE, path);
         } else {
             publish(&share);
@@ -162,11 +248,10 @@ void process_start(void)
                 process_say_once(SAY_NO_USAGE, path);
             }
         }
-        if (!forks_heard)
-            forks_heard = pthread_atfork(NULL, NULL, forget_in_child) == 0;
         atomic_store_explicit(&process_started, 1, memory_order_release);
     }
     local_lock_drop(&starting);
+    pthread_setcancelstate(cancelled, NULL);
     errno = kept;
 }
 
@@ -184,6 +269,13 @@ static void look_at_share(void)
         publish(&share);
 }
 
+static void tell_unknown_variants(void)
+{
+    struct usage_slot *own = atomic_load(&usage_own);
+    if (own)
+        atomic_store(&own->unhooked, atomic_load(driver_unknown_variants()));
+}
+
 static void *watch(void *nothing)
 {
     struct timespec period = {0, LOOK_PERIOD_NS};
@@ -195,7 +287,8 @@ static void *watch(void *nothing)
             break;
         look_at_share();
         usage_check();
-        usage_reap();
+        usage_reap_some();
+        tell_unknown_variants();
         pace_open();
         measure_now();
     }

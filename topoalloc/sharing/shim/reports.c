@@ -66,7 +66,7 @@ static uint64_t left_now(uint64_t limit)
 
 static int nvml_has(int hook)
 {
-    return (atomic_load(&nvml_found) > 0 || nvml_find()) && nvml_hooked[hook];
+    return nvml_ready() && nvml_hooked[hook];
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, nvmlMemory_t *memory)

@@ -33,7 +33,9 @@
 #define SCALE_MAX 1054u /* 3 %: beyond it is a neighbour's time, not ours */
 #define SCALE_MIN_ALONE 994u /* one stream overlaps with nothing: what it misses was mispredicted */
 
-enum burst_state { BURST_FREE, BURST_OPEN, BURST_PENDING };
+/* BUSY: a thread is in the middle of a call with it, and nobody else touches it, however long that call takes. OPEN: it
+ * waits for its thread's next launch, and may be taken away: by whoever destroys its stream, or when it seems lost. */
+enum burst_state { BURST_FREE, BURST_BUSY, BURST_OPEN, BURST_PENDING };
 
 struct burst {
     _Atomic int state;
@@ -69,7 +71,10 @@ static _Atomic uint32_t switches, launches_seen;
 static __thread struct {
     uint32_t generation;
     uint32_t tick;
-    int open[OPEN_MAX];
+    int open[OPEN_MAX]; /* -1: none; else a burst, this thread's as long as it has the sequence it had */
+    uint64_t sequence[OPEN_MAX];
+    uint64_t last_at_ns[OPEN_MAX];
+    CUstream stream[OPEN_MAX];
 } mine;
 
 uint64_t timing_key(const void *function, const unsigned int shape[6])
@@ -241,7 +246,7 @@ static int claim(uint64_t now_ns)
     for (int i = 0; i < BURSTS_MAX; i++) {
         int state = atomic_load_explicit(&bursts[i].state, memory_order_relaxed);
         int lost = state == BURST_OPEN && bursts[i].last_at_ns + BURST_LOST_NS < now_ns;
-        if ((state == BURST_FREE || lost) && atomic_compare_exchange_strong(&bursts[i].state, &state, BURST_OPEN))
+        if ((state == BURST_FREE || lost) && atomic_compare_exchange_strong(&bursts[i].state, &state, BURST_BUSY))
             return i;
     }
     return -1;
@@ -260,6 +265,7 @@ static int events_ready(struct burst *burst, uint64_t context)
     return burst->begin && burst->end;
 }
 
+/* Stays BUSY, and so this thread's, until the launch has gone. */
 static int open_burst(CUstream stream, uint64_t now_ns)
 {
     int at = claim(now_ns);
@@ -280,16 +286,34 @@ static int open_burst(CUstream stream, uint64_t now_ns)
     return at;
 }
 
-static void close_burst(int slot)
+/* BUSY and this thread's again, or NULL where it was taken away meanwhile. */
+static struct burst *hold(int slot)
 {
     struct burst *burst = &bursts[mine.open[slot]];
+    int state = BURST_OPEN;
+    if (atomic_compare_exchange_strong(&burst->state, &state, BURST_BUSY)) {
+        if (burst->sequence == mine.sequence[slot])
+            return burst;
+        atomic_store_explicit(&burst->state, BURST_OPEN, memory_order_release);
+    }
     mine.open[slot] = -1;
-    if (atomic_load(&burst->state) != BURST_OPEN)
-        return;
+    return NULL;
+}
+
+static void finish(struct burst *burst)
+{
     if (burst->launches == 0 || DRIVER(cuEventRecord)(burst->end, burst->stream) != CUDA_SUCCESS)
         abandon(burst);
     else
         atomic_store_explicit(&burst->state, BURST_PENDING, memory_order_release);
+}
+
+static void close_burst(int slot)
+{
+    struct burst *burst = hold(slot);
+    mine.open[slot] = -1;
+    if (burst)
+        finish(burst);
 }
 
 static int may_time(void)
@@ -317,12 +341,13 @@ static int find_open(CUstream stream, uint64_t now_ns, int *slot)
             *slot = *slot < 0 ? i : *slot;
             continue;
         }
-        struct burst *burst = &bursts[mine.open[i]];
-        if (now_ns - burst->last_at_ns > HOST_PAUSE_NS) {
-            abandon(burst);
+        if (now_ns - mine.last_at_ns[i] > HOST_PAUSE_NS) {
+            struct burst *burst = hold(i);
+            if (burst)
+                abandon(burst);
             mine.open[i] = -1;
             *slot = *slot < 0 ? i : *slot;
-        } else if (burst->stream == stream) {
+        } else if (mine.stream[i] == stream) {
             found = i;
         }
     }
@@ -364,6 +389,10 @@ static void wait_for_first(struct estimate *entry, uint64_t now_ns)
         if (step.tv_nsec < 1000000)
             step.tv_nsec *= 2;
     }
+    /* It may run for ever, or until this very launch: nobody waits for it again. */
+    uint32_t unknown = 0;
+    if (atomic_load(&entry->pending))
+        atomic_compare_exchange_strong(&entry->ns_believed, &unknown, (uint32_t)ASSUMED_NS);
 }
 
 static int time_first(struct estimate *entry, CUstream stream, uint64_t now_ns)
@@ -391,6 +420,18 @@ static uint64_t credit_at(void)
     return process_now_ns();
 }
 
+static int begin_in(int slot, CUstream stream, uint64_t now_ns)
+{
+    int at = open_burst(stream, now_ns);
+    mine.open[slot] = at;
+    if (at < 0)
+        return at;
+    mine.sequence[slot] = bursts[at].sequence;
+    mine.last_at_ns[slot] = now_ns;
+    mine.stream[slot] = stream;
+    return at;
+}
+
 void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket)
 {
     int slot;
@@ -411,21 +452,24 @@ void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket)
         return;
     int open = find_open(stream, ticket->now_ns, &slot);
     if (open >= 0)
-        ticket->burst = mine.open[open];
+        ticket->burst = hold(open) ? mine.open[open] : -1;
     else if (slot >= 0 && is_sampled(entry))
-        ticket->burst = mine.open[slot] = open_burst(stream, ticket->now_ns);
+        ticket->burst = begin_in(slot, stream, ticket->now_ns);
 }
 
-static void close_own(int burst)
+/* -1 where a signal handler that launched, too, found it busy and forgot it. */
+static int slot_of(int burst)
 {
     for (int i = 0; i < OPEN_MAX; i++)
         if (mine.open[i] == burst)
-            close_burst(i);
+            return i;
+    return -1;
 }
 
 static void launched_in_burst(const struct timing_ticket *ticket)
 {
     struct burst *burst = &bursts[ticket->burst];
+    int slot = slot_of(ticket->burst);
     burst->predictions_ns[burst->launches] = ticket->predicted_ns;
     burst->entries[burst->launches++] = ticket->entry;
     burst->predicted_ns += ticket->predicted_ns;
@@ -435,9 +479,26 @@ static void launched_in_burst(const struct timing_ticket *ticket)
             atomic_store_explicit(&burst->state, BURST_PENDING, memory_order_release);
         else
             abandon(burst);
-    } else if (burst->launches == BURST_LAUNCHES_MAX || burst->predicted_ns >= BURST_NS) {
-        close_own(ticket->burst);
-        settle_some(burst->context, 2);
+    } else if (slot < 0 || burst->launches == BURST_LAUNCHES_MAX || burst->predicted_ns >= BURST_NS) {
+        uint64_t context = burst->context;
+        if (slot >= 0)
+            mine.open[slot] = -1;
+        finish(burst);
+        settle_some(context, 2);
+    } else {
+        mine.last_at_ns[slot] = ticket->now_ns;
+        atomic_store_explicit(&burst->state, BURST_OPEN, memory_order_release);
+    }
+}
+
+static void not_launched(const struct timing_ticket *ticket)
+{
+    struct burst *burst = &bursts[ticket->burst];
+    if (burst->first_of_entry) {
+        burst->entries[0] = ticket->entry;
+        abandon(burst);
+    } else {
+        atomic_store_explicit(&burst->state, BURST_OPEN, memory_order_release);
     }
 }
 
@@ -446,10 +507,8 @@ void timing_after(const struct timing_ticket *ticket, CUstream stream, int launc
     struct usage_slot *own = atomic_load_explicit(&usage_own, memory_order_relaxed);
     (void)stream;
     if (!launched) {
-        if (ticket->burst >= 0 && bursts[ticket->burst].first_of_entry) {
-            bursts[ticket->burst].entries[0] = ticket->entry;
-            abandon(&bursts[ticket->burst]);
-        }
+        if (ticket->burst >= 0)
+            not_launched(ticket);
         return;
     }
     if (own)
@@ -463,17 +522,42 @@ void timing_after(const struct timing_ticket *ticket, CUstream stream, int launc
     pace_charge(predicted_ns * atomic_load_explicit(&scale, memory_order_relaxed) / SCALE_ONE, ticket->now_ns);
 }
 
+/* Its events end with the context. A busy one is in a call of another thread, which no program makes in a context that
+ * it destroys. */
+static void forget_events(struct burst *burst, uint64_t context)
+{
+    int state = atomic_load(&burst->state), taken = state;
+    if (state == BURST_BUSY || !atomic_compare_exchange_strong(&burst->state, &taken, BURST_BUSY))
+        return;
+    if (burst->context != context) {
+        atomic_store_explicit(&burst->state, state, memory_order_release);
+        return;
+    }
+    burst->begin = burst->end = NULL;
+    burst->context = 0;
+    if (state == BURST_PENDING)
+        abandon(burst);
+    else
+        atomic_store_explicit(&burst->state, BURST_FREE, memory_order_release);
+}
+
+/* An open burst would be ended with an event on a stream that is no more. Called before the driver destroys it. */
+void timing_stream_gone(CUstream stream)
+{
+    for (int i = 0; i < BURSTS_MAX; i++) {
+        int state = BURST_OPEN;
+        if (!atomic_compare_exchange_strong(&bursts[i].state, &state, BURST_BUSY))
+            continue;
+        state = bursts[i].stream == stream ? BURST_FREE : BURST_OPEN;
+        atomic_store_explicit(&bursts[i].state, state, memory_order_release);
+    }
+}
+
 void timing_context_gone(uint64_t context)
 {
     local_lock_take(&settling);
-    for (int i = 0; i < BURSTS_MAX; i++) {
-        if (bursts[i].context != context)
-            continue;
-        bursts[i].begin = bursts[i].end = NULL;
-        bursts[i].context = 0;
-        if (atomic_load(&bursts[i].state) == BURST_PENDING)
-            abandon(&bursts[i]);
-    }
+    for (int i = 0; i < BURSTS_MAX; i++)
+        forget_events(&bursts[i], context);
     if (line.context == context)
         memset(&line, 0, sizeof line);
     local_lock_drop(&settling);

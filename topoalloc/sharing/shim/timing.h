@@ -20,6 +20,7 @@ void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket);
 /* After it: charges the prediction. */
 void timing_after(const struct timing_ticket *ticket, CUstream stream, int launched);
 
+void timing_stream_gone(CUstream stream); /* before it is destroyed, as the next */
 void timing_context_gone(uint64_t context);
 void timing_forget(void);
 

@@ -20,16 +20,27 @@
 #define REAP_APART_NS UINT64_C(5000000) /* asking after every process costs more than an allocation */
 #define LOCK_SPINS 200
 #define LOCK_LOOK_NS 20000000L /* how long the holder of the lock may be silent before it is checked to be alive */
-#define LOCK_LOOKS_MAX 250     /* five seconds: only a process stopped between two instructions takes that long */
+#define LOCK_WAIT_NS UINT64_C(5000000000) /* only a process stopped between two instructions takes that long */
+#define REAP_SOME 64u /* processes looked at twice a second: if each of a thousand looked at all, it would be a load */
 
 struct usage_file *_Atomic usage_mapped;
 struct usage_slot *_Atomic usage_own;
 
 static struct local_lock joining;
-static int file = -1;
+static _Atomic int file = -1;
 static dev_t file_device;
 static ino_t file_inode;
-static unsigned int own_index;
+static _Atomic unsigned int own_index;
+static _Atomic unsigned int reap_next;
+static uint64_t kept_explicit, kept_implicit; /* by usage_check: what the slot said when it was surely ours */
+
+static void take_off(_Atomic uint64_t *sum, uint64_t bytes)
+{
+    uint64_t had = atomic_load_explicit(sum, memory_order_relaxed);
+    while (!atomic_compare_exchange_weak_explicit(sum, &had, had > bytes ? had - bytes : 0, memory_order_relaxed,
+                                                  memory_order_relaxed))
+        continue;
+}
 
 static int is_own_file(int descriptor)
 {
@@ -50,11 +61,12 @@ static int slot_lock(int descriptor, unsigned int index, int operation, short ty
     return lock.l_type;
 }
 
-/* The kernel drops a lock with its last descriptor: at exit, at exec, and after kill -9. */
+/* The kernel drops a lock with its last descriptor: at exit, at exec, and after kill -9. Asked of another file, where
+ * the program closed our descriptor and opened one of its own, it would call everybody dead. */
 static int is_alive(unsigned int index)
 {
-    if (index == own_index || file < 0)
-        return index == own_index;
+    if (index == own_index || !is_own_file(file))
+        return 1;
     return slot_lock(file, index, F_OFD_GETLK, F_WRLCK) != F_UNLCK;
 }
 
@@ -68,10 +80,13 @@ static void recount(struct usage_file *usage)
     atomic_store(&usage->header.total_bytes, total);
 }
 
-/* Takes the lock of a process that died with it; what it was about to write is made good by counting anew. */
+/* Takes the lock of a process that died with it, or that cannot be; what it was about to write is made good by counting
+ * anew. */
 static int inherit_lock(struct usage_file *usage, uint32_t holder)
 {
-    if (holder == 0 || holder > USAGE_SLOTS_MAX || is_alive(holder - 1))
+    int kept = errno, held = holder == 0 || (holder <= USAGE_SLOTS_MAX && is_alive(holder - 1));
+    errno = kept;
+    if (held)
         return 0;
     if (!atomic_compare_exchange_strong(&usage->header.lock, &holder, own_index + 1))
         return 0;
@@ -79,25 +94,31 @@ static int inherit_lock(struct usage_file *usage, uint32_t holder)
     return 1;
 }
 
-/* Held for a few instructions and never over a call of the driver. 0: not to be had, see LOCK_LOOKS_MAX. */
+/* Held for a few instructions and never over a call of the driver. 0: not to be had, see LOCK_WAIT_NS. By the clock,
+ * not by turns: where many processes want it, or signals come often, a turn takes no time. */
 static int take(struct usage_file *usage)
 {
     struct timespec look = {0, LOCK_LOOK_NS};
-    for (int spins = 0, looks = 0; looks < LOCK_LOOKS_MAX;) {
+    uint64_t began_ns = 0;
+    for (int spins = 0;;) {
         uint32_t holder = 0;
         if (atomic_compare_exchange_strong_explicit(&usage->header.lock, &holder, own_index + 1, memory_order_acquire,
                                                     memory_order_relaxed))
             return 1;
-        if (++spins < LOCK_SPINS)
+        if (spins < LOCK_SPINS) {
+            spins++;
             continue;
+        }
+        uint64_t now_ns = process_now_ns();
+        began_ns = began_ns ? began_ns : now_ns;
+        if (now_ns - began_ns > LOCK_WAIT_NS)
+            return 0;
         atomic_fetch_add(&usage->header.lock_waiters, 1);
         futex_call(&usage->header.lock, FUTEX_WAIT, holder, &look);
         atomic_fetch_sub(&usage->header.lock_waiters, 1);
-        looks++;
         if (inherit_lock(usage, atomic_load(&usage->header.lock)))
             return 1;
     }
-    return 0;
 }
 
 static void drop(struct usage_file *usage)
@@ -110,9 +131,7 @@ static void drop(struct usage_file *usage)
 /* Under the lock. */
 static void bury(struct usage_file *usage, struct usage_slot *slot)
 {
-    uint64_t bytes = atomic_load(&slot->explicit_bytes) + atomic_load(&slot->implicit_bytes);
-    uint64_t total = atomic_load(&usage->header.total_bytes);
-    atomic_store(&usage->header.total_bytes, total > bytes ? total - bytes : 0);
+    take_off(&usage->header.total_bytes, atomic_load(&slot->explicit_bytes) + atomic_load(&slot->implicit_bytes));
     atomic_fetch_add(&usage->header.gone_gpu_time_ns, atomic_load(&slot->gpu_time_ns));
     atomic_fetch_add(&usage->header.gone_waited_ns, atomic_load(&slot->waited_ns));
     atomic_fetch_add(&usage->header.gone_launches, atomic_load(&slot->launches));
@@ -120,25 +139,40 @@ static void bury(struct usage_file *usage, struct usage_slot *slot)
     memset((void *)slot, 0, sizeof *slot);
 }
 
-void usage_reap(void)
+static void reap(unsigned int first, unsigned int most)
 {
-    static _Atomic uint64_t latest_ns;
     struct usage_file *usage = atomic_load(&usage_mapped);
     int kept = errno;
-    uint64_t now_ns = process_now_ns(), before_ns = atomic_load(&latest_ns);
-    if (!usage || file < 0 || now_ns - before_ns < REAP_APART_NS ||
-        !atomic_compare_exchange_strong(&latest_ns, &before_ns, now_ns))
-        return;
-    for (unsigned int i = 0; i < USAGE_SLOTS_MAX; i++) {
-        struct usage_slot *slot = &usage->slots[i];
-        if (!atomic_load(&slot->state) || is_alive(i) || !take(usage))
+    for (unsigned int i = 0, looked_at = 0; usage && i < USAGE_SLOTS_MAX && looked_at < most; i++) {
+        unsigned int at = (first + i) % USAGE_SLOTS_MAX;
+        struct usage_slot *slot = &usage->slots[at];
+        if (!atomic_load(&slot->state))
             continue;
+        looked_at++;
+        reap_next = at + 1;
+        if (is_alive(at))
+            continue;
+        if (!take(usage))
+            break; /* nor will it be had for the next */
         /* Asked again under the lock: a new process may have taken the slot over, and it holds the lock by then. */
-        if (atomic_load(&slot->state) && !is_alive(i))
+        if (atomic_load(&slot->state) && !is_alive(at))
             bury(usage, slot);
         drop(usage);
     }
     errno = kept;
+}
+
+void usage_reap(void)
+{
+    static _Atomic uint64_t latest_ns;
+    uint64_t now_ns = process_now_ns(), before_ns = atomic_load(&latest_ns);
+    if (now_ns - before_ns >= REAP_APART_NS && atomic_compare_exchange_strong(&latest_ns, &before_ns, now_ns))
+        reap(0, USAGE_SLOTS_MAX);
+}
+
+void usage_reap_some(void)
+{
+    reap(reap_next, REAP_SOME);
 }
 
 static int claim_slot(struct usage_file *usage, int descriptor)
@@ -150,7 +184,11 @@ static int claim_slot(struct usage_file *usage, int descriptor)
             continue;
         own_index = index;
         struct usage_slot *slot = &usage->slots[index];
-        int locked = take(usage);
+        /* Who had this slot before may have died holding the lock, and under this slot's name it is ours now. */
+        int inherited = atomic_load(&usage->header.lock) == index + 1;
+        int locked = inherited || take(usage);
+        if (inherited)
+            recount(usage);
         if (locked && atomic_load(&slot->state))
             bury(usage, slot);
         atomic_store(&slot->pid, (uint32_t)getpid());
@@ -257,33 +295,40 @@ void usage_check(void)
         if (process_share_path("usage", path, sizeof path))
             file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
         /* The slot may have been buried and taken in between: a new one gets what the old one had. */
-        uint64_t had_explicit = atomic_load(&old->explicit_bytes), had_implicit = atomic_load(&old->implicit_bytes);
-        if (is_own_file(file) && slot_lock(file, own_index, F_OFD_SETLK, F_WRLCK) < 0 && claim_slot(usage, file) &&
-            take(usage)) {
+        int locked = is_own_file(file) && slot_lock(file, own_index, F_OFD_SETLK, F_WRLCK) >= 0;
+        int buried = !locked || !atomic_load(&old->state);
+        if (buried && is_own_file(file) && (locked || claim_slot(usage, file)) && take(usage)) {
             struct usage_slot *own = atomic_load(&usage_own);
-            atomic_store(&own->explicit_bytes, had_explicit);
-            atomic_store(&own->implicit_bytes, had_implicit);
+            atomic_store(&own->pid, (uint32_t)getpid());
+            atomic_store(&own->state, 1);
+            atomic_fetch_add(&own->explicit_bytes, kept_explicit);
+            atomic_fetch_add(&own->implicit_bytes, kept_implicit);
             recount(usage);
             drop(usage);
         }
+    } else if (old) {
+        kept_explicit = atomic_load(&old->explicit_bytes);
+        kept_implicit = atomic_load(&old->implicit_bytes);
     }
     local_lock_drop(&joining);
     errno = kept;
 }
 
+#define NOT_TO_BE_HAD (-1)
+
 static int try_reserve(struct usage_file *usage, uint64_t bytes, uint64_t limit_bytes, enum usage_kind kind)
 {
     struct usage_slot *own = atomic_load(&usage_own);
     if (!own || bytes > limit_bytes || !take(usage))
-        return 0;
+        return NOT_TO_BE_HAD;
     uint64_t total = atomic_load_explicit(&usage->header.total_bytes, memory_order_relaxed);
     int fits = total <= limit_bytes - bytes;
-    if (fits) {
+    if (fits) { /* added, not stored: what is given back without the lock, see usage_release, must not be lost */
         atomic_fetch_add_explicit(kind == USAGE_IMPLICIT ? &own->implicit_bytes : &own->explicit_bytes, bytes,
                                   memory_order_relaxed);
         if (kind == USAGE_MANAGED)
             atomic_fetch_add_explicit(&own->managed_bytes, bytes, memory_order_relaxed);
-        atomic_store_explicit(&usage->header.total_bytes, total + bytes, memory_order_relaxed);
+        atomic_fetch_add_explicit(&usage->header.total_bytes, bytes, memory_order_relaxed);
     }
     drop(usage);
     return fits;
@@ -294,20 +339,15 @@ int usage_reserve(uint64_t bytes, uint64_t limit_bytes, enum usage_kind kind)
     struct usage_file *usage = atomic_load_explicit(&usage_mapped, memory_order_acquire);
     if (!usage)
         return 0;
-    if (try_reserve(usage, bytes, limit_bytes, kind))
-        return 1;
-    usage_reap();
-    return try_reserve(usage, bytes, limit_bytes, kind);
+    int reserved = try_reserve(usage, bytes, limit_bytes, kind);
+    if (reserved == 0) {
+        usage_reap();
+        reserved = try_reserve(usage, bytes, limit_bytes, kind);
+    }
+    return reserved == 1;
 }
 
-static void take_off(_Atomic uint64_t *sum, uint64_t bytes)
-{
-    uint64_t had = atomic_load_explicit(sum, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(sum, &had, had > bytes ? had - bytes : 0, memory_order_relaxed,
-                                                  memory_order_relaxed))
-        continue;
-}
-
+/* What is given back counts, whether the lock can be had or not. */
 void usage_release(uint64_t bytes, enum usage_kind kind)
 {
     struct usage_file *usage = atomic_load_explicit(&usage_mapped, memory_order_acquire);
@@ -318,10 +358,9 @@ void usage_release(uint64_t bytes, enum usage_kind kind)
     take_off(kind == USAGE_IMPLICIT ? &own->implicit_bytes : &own->explicit_bytes, bytes);
     if (kind == USAGE_MANAGED)
         take_off(&own->managed_bytes, bytes);
-    if (locked) {
-        take_off(&usage->header.total_bytes, bytes);
+    take_off(&usage->header.total_bytes, bytes);
+    if (locked)
         drop(usage);
-    }
 }
 
 void usage_set_implicit(uint64_t bytes, int measured)
@@ -331,9 +370,8 @@ void usage_set_implicit(uint64_t bytes, int measured)
     if (!usage || !own || !take(usage))
         return;
     uint64_t had = atomic_exchange(&own->implicit_bytes, bytes);
-    uint64_t total = atomic_load(&usage->header.total_bytes);
-    total = total > had ? total - had : 0;
-    atomic_store(&usage->header.total_bytes, total + bytes);
+    take_off(&usage->header.total_bytes, had);
+    atomic_fetch_add(&usage->header.total_bytes, bytes);
     atomic_store(&own->overheads, measured ? 1u : 0u);
     drop(usage);
 }

@@ -19,6 +19,7 @@ int usage_reserve(uint64_t bytes, uint64_t limit_bytes, enum usage_kind kind);
 void usage_release(uint64_t bytes, enum usage_kind kind);
 void usage_set_implicit(uint64_t bytes, int measured);
 uint64_t usage_total(void);
-void usage_reap(void); /* gives back what dead processes held */
+void usage_reap(void);      /* gives back what dead processes held */
+void usage_reap_some(void); /* of some of them, each time of others */
 
 #endif
