@@ -266,3 +266,12 @@ def test_memory_is_granted_anywhere_after_a_container_of_memory_alone():
     _, answer = judge(unasked_then(), MEMORY_RESOURCE, memory(1, 1), None)
 
     assert isinstance(answer, Grant)
+
+
+def test_memory_is_refused_apart_from_cores_that_may_have_been_granted_under_the_name_before():
+    state, _ = judge(State(), NIC_RESOURCE, nic(0), None)
+    for resource, ids in ((CORE_RESOURCE, cores(0, 10)), (NIC_RESOURCE, nic(1))):
+        state, answer = judge(state, resource, ids, None)
+        assert isinstance(answer, Grant)
+
+    assert "no GPU of those offered has both free" in words(state, MEMORY_RESOURCE, memory(1, 1), None)

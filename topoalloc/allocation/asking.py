@@ -18,7 +18,7 @@ from topoalloc.allocation.vacancy import Question, View, candidates, offer_for, 
 from topoalloc.placement.board import Board
 from topoalloc.placement.choose import Choice, NoChoice, choose
 from topoalloc.placement.offer import Want
-from topoalloc.sharing.inventory import Inventory, Resource, ResourceKind
+from topoalloc.sharing.inventory import Device, Inventory, Resource, ResourceKind
 from topoalloc.sharing.settings import CORES_PER_GPU, NumaReporting
 
 OTHER_HALF = {ResourceKind.CORE: ResourceKind.MEMORY, ResourceKind.MEMORY: ResourceKind.CORE}
@@ -61,16 +61,17 @@ def ask(
         state, owner = unnamed_owner(state, inventory, question.resource.name, now_s)
         uid, container, guess = "", None, who.reason
         amounts = _usual_amounts(question, inventory)
+    doubted: Owner | None = None
     view = view_for(state, inventory, owner)
     nodes = shown_nodes(question, view)
     if question.resource.numa is NumaReporting.NONE:
         nodes = expected_nodes(state, view, amounts, alignment)
     if isinstance(who, Unidentified):
         choice = _guessed(board, question, view, nodes)
-        doubted = doubted_owner(state, inventory, question.resource.name, now_s)
-        doubted = doubted or widowed_owner(state, inventory, question.resource, now_s)
-        if doubted is not None:
-            choice = _beside(board, question, view_for(state, inventory, doubted), nodes) or choice
+        doubted = doubted_owner(state, inventory, question.resource, now_s)
+        half = doubted or widowed_owner(state, inventory, question.resource, now_s)
+        if half is not None:
+            choice = _beside(board, question, view_for(state, inventory, half), nodes) or choice
     else:
         choice = _wanted(board, question, who, view, nodes)
     preference = _preference(question, view, owner, guess, choice)
@@ -85,6 +86,7 @@ def ask(
         listed=just_listed or (before is not None and before.listed),
         reasons=preference.refusal,
         doubtful=before is not None and before.doubtful,
+        beside=before.beside if before is not None else doubted,
     )
     state = replace(state, conversation=talk, narrows=learned(state, question, view, amounts, alignment))
     return state, preference
@@ -101,17 +103,30 @@ def unnamed_owner(state: State, inventory: Inventory, resource: str, now_s: floa
     return _new_owner(state)
 
 
-def doubted_owner(state: State, inventory: Inventory, resource: str, now_s: float) -> Owner | None:
-    """The open conversation's speaker where another container has to be speaking now, but may have been before too.
+def doubted_owner(state: State, inventory: Inventory, resource: Resource, now_s: float) -> Owner | None:
+    """Another name under which the present speaker may have been speaking until now.
 
-    It has this resource already. If that grant was of a pod given up since, what came after it is the present
-    speaker's.
+    The open conversation has this resource already, so another container has to be speaking; but if that grant was of
+    a pod given up since, what came after it is the present speaker's. Or it has been so before, and the other half of
+    a share went to that name.
     """
     talk = state.conversation
-    if talk is None or not talk.doubtful or not talk.open_at(now_s) or talk.owner not in state.holdings:
+    if talk is None or not talk.open_at(now_s):
         return None
-    resources = {inventory.devices[device_id].resource for device_id in state.holdings[talk.owner].ids}
-    return talk.owner if resource in resources and len(resources) > 1 else None
+    own = _held_by(state, inventory, talk.owner)
+    resources = {device.resource for device in own}
+    if talk.doubtful and resource.name in resources:
+        return talk.owner if len(resources) > 1 else talk.beside
+    if talk.beside is None or resource.kind is ResourceKind.NIC:
+        return None
+    other = OTHER_HALF[resource.kind]
+    elsewhere = any(device.kind is other for device in _held_by(state, inventory, talk.beside))
+    return talk.beside if elsewhere and all(device.kind is not other for device in own) else None
+
+
+def _held_by(state: State, inventory: Inventory, owner: Owner) -> list[Device]:
+    holding = state.holdings.get(owner)
+    return [inventory.devices[device_id] for device_id in holding.ids] if holding else []
 
 
 def widowed_owner(state: State, inventory: Inventory, resource: Resource, now_s: float) -> Owner | None:

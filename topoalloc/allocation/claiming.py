@@ -127,11 +127,12 @@ def _speaker(
 ) -> _Speaker:
     talk = state.conversation
     if talk is not None and names_itself(state, claim, now_s):
-        return _Speaker(state, talk.owner, talk.uid, talk.demand)
+        doubted = doubted_owner(state, inventory, claim.resource, now_s) if talk.demand is None else None
+        return _Speaker(state, talk.owner, talk.uid, talk.demand, doubted)
     who = identify(state, inventory, roster, claim.resource.name, len(claim.ids), now_s)
     if isinstance(who, Identified):
         return _Speaker(state, who.owner, who.pod.uid, who.container)
-    doubted = doubted_owner(state, inventory, claim.resource.name, now_s)
+    doubted = doubted_owner(state, inventory, claim.resource, now_s)
     state, owner = unnamed_owner(state, inventory, claim.resource.name, now_s)
     return _Speaker(state, owner, "", None, doubted)
 
@@ -339,6 +340,7 @@ def _granted(state: State, inventory: Inventory, claim: Claim, speaker: _Speaker
         last_at_s=now_s,
         listed=before is not None and goes_on and before.listed,
         doubtful=before.doubtful if before is not None and goes_on else not speaker.owner.named,
+        beside=before.beside if before is not None and goes_on else speaker.doubted,
     )
     return replace(with_holding(state, speaker.owner, holding), conversation=talk)
 

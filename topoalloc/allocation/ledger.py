@@ -79,6 +79,7 @@ class Conversation:
     listed: bool = False
     reasons: tuple[str, ...] = ()
     doubtful: bool = False
+    beside: Owner | None = None
 
     def open_at(self, now_s: float) -> bool:
         """Whether a call at this time can still be the same container's."""
