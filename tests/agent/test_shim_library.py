@@ -117,7 +117,7 @@ def test_an_installation_brings_the_library_and_the_program_beside_it_where_ther
 def test_the_program_lies_beside_the_library_and_is_looked_at_like_it(tmp_path: Path) -> None:
     installed = install_library({**FILES, VERIFY: b"\x7fELF of the program"}, tmp_path)
     program = installed.directory / VERIFY
-    assert sorted(each.name for each in installed.directory.iterdir()) == [LIBRARY, VERIFY]
+    assert sorted(each.name for each in installed.directory.iterdir()) == [LIBRARY, VERIFY, "without-share"]
     assert stat.S_IMODE(program.stat().st_mode) == 0o555
     installed.check()
     program.chmod(0o755)

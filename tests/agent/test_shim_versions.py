@@ -157,7 +157,7 @@ def test_a_version_that_somebody_put_something_into_is_left_to_him(node: Node) -
     node.start()
 
     assert node.start(UNNAMED_S * 2) == ()
-    assert sorted(path.name for path in node.old.iterdir()) == [LIBRARY, "notes"]
+    assert sorted(path.name for path in node.old.iterdir()) == [LIBRARY, "notes", "without-share"]
 
 
 def test_a_directory_that_cannot_be_used_is_said_and_keeps_nothing_from_starting(

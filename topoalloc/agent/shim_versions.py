@@ -26,7 +26,7 @@ from topoalloc.agent.private_files import (
     write_file,
 )
 from topoalloc.agent.share_files import leaf, share_names
-from topoalloc.agent.shim_library import DIGEST_SHOWN, DIRECTORY_MODE
+from topoalloc.agent.shim_library import DIGEST_SHOWN, DIRECTORY_MODE, POLICY_NAME
 from topoalloc.kubelet.checkpoint_file import read_answers
 from topoalloc.sharing.builtin_shim import LIBRARY_NAME, LIBRARY_RECORD, VERIFY_NAME
 
@@ -105,7 +105,7 @@ def _is_ours(lib_fd: int, version: str) -> bool:
     fd = open_below(lib_fd, version)
     try:
         with os.scandir(fd) as entries:
-            return all(entry.name in {LIBRARY_NAME, VERIFY_NAME} for entry in entries)
+            return all(entry.name in {LIBRARY_NAME, VERIFY_NAME, POLICY_NAME} for entry in entries)
     finally:
         os.close(fd)
 

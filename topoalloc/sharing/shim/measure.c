@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #define AGENT_WAIT_MS 20
@@ -32,6 +33,7 @@ static _Atomic int busy;
 static _Atomic int contexts;
 static _Atomic uint64_t context_made_at_ns;
 static uint64_t latest_bytes, before_bytes, latest_at_ns; /* under `measuring` */
+static _Atomic int given_back; /* the latest measurement was lower than what counts */
 static _Atomic uint64_t floor_bytes; /* until the driver takes what was promised, its figure says too little */
 static int agent = -1;
 static dev_t agent_device;
@@ -196,7 +198,9 @@ static uint64_t larger_of_two(uint64_t bytes)
         latest_bytes = bytes;
         latest_at_ns = now_ns;
     }
-    return latest_bytes > before_bytes ? latest_bytes : before_bytes;
+    uint64_t larger = latest_bytes > before_bytes ? latest_bytes : before_bytes;
+    atomic_store(&given_back, larger > bytes);
+    return larger;
 }
 
 static int measure_quietly(void)
@@ -243,6 +247,18 @@ int measure_now(void)
     return measured;
 }
 
+int measure_again(void)
+{
+    struct timespec apart = {0, (long)APART_NS};
+    int kept = errno, measured = 0;
+    for (int i = 0; i < 2 && atomic_load(&given_back); i++) {
+        clock_nanosleep(CLOCK_MONOTONIC, 0, &apart, NULL);
+        measured |= measure_now();
+    }
+    errno = kept;
+    return measured;
+}
+
 int measure_context_made(void)
 {
     uint64_t limit = atomic_load(&process_limits.memory_bytes), guess = atomic_load(&process_limits.context_bytes);
@@ -250,7 +266,8 @@ int measure_context_made(void)
     atomic_fetch_add(&contexts, 1);
     if (!process_limits_memory())
         return 1;
-    if (!usage_reserve(guess, limit, USAGE_IMPLICIT)) {
+    if (!usage_reserve(guess, limit, USAGE_IMPLICIT) &&
+        !(measure_again() && usage_reserve(guess, limit, USAGE_IMPLICIT))) {
         atomic_fetch_sub(&contexts, 1);
         return 0;
     }
@@ -297,6 +314,7 @@ void measure_forget(void)
     agent = -1;
     int under_way = 1; /* in a thread that the child does not have */
     atomic_compare_exchange_strong(&nvml.tried, &under_way, 0);
+    atomic_store(&given_back, 0);
     atomic_store(&busy, 0);
     atomic_store(&contexts, 0);
     atomic_store(&floor_bytes, 0);

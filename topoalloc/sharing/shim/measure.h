@@ -6,6 +6,9 @@
 
 /* Brings implicit_bytes of the ledger up to date. 1: measured, 0: nobody could tell and the guess stays. */
 int measure_now(void);
+/* Before something is refused: what was given back in the last moments counts only when it was measured twice, so that
+ * is waited for, a fifth of a second at most. 1: measured anew. */
+int measure_again(void);
 int measure_context_made(void); /* charges the guess before the first context; 0: it does not fit */
 void measure_context_gone(void);
 void measure_promised(uint64_t had_bytes, uint64_t wanted_bytes); /* charged now, taken by the driver at a launch */

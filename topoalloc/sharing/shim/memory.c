@@ -37,6 +37,8 @@ int memory_charge(uint64_t bytes, enum usage_kind kind)
     fresher |= measure_now();
     if (bytes <= limit && fresher && usage_reserve(bytes, limit, kind))
         return 1;
+    if (bytes <= limit && measure_again() && usage_reserve(bytes, limit, kind))
+        return 1;
     if (own)
         atomic_store_explicit(&own->refused_bytes, bytes, memory_order_relaxed);
     return 0;
@@ -57,7 +59,8 @@ uint64_t memory_context(void)
 
 int memory_overdrawn(void)
 {
-    return measure_now() && usage_total() > atomic_load(&process_limits.memory_bytes);
+    uint64_t limit = atomic_load(&process_limits.memory_bytes);
+    return measure_now() && usage_total() > limit && !(measure_again() && usage_total() <= limit);
 }
 
 /* Writes a charged allocation down; 0 where it cannot be, and then it must not stay. */

@@ -319,7 +319,9 @@ void usage_check(void)
 static int try_reserve(struct usage_file *usage, uint64_t bytes, uint64_t limit_bytes, enum usage_kind kind)
 {
     struct usage_slot *own = atomic_load(&usage_own);
-    if (!own || bytes > limit_bytes || !take(usage))
+    if (!own || bytes > limit_bytes)
+        return 0;
+    if (!take(usage))
         return NOT_TO_BE_HAD;
     uint64_t total = atomic_load_explicit(&usage->header.total_bytes, memory_order_relaxed);
     int fits = total <= limit_bytes - bytes;
