@@ -35,7 +35,7 @@ class Node:
         self.listed: dict[int, int | None] = {process.pid: 9 * GIB}
         self.group: PodCgroup | None = CONTAINER
         self.containers: dict[str, str] = {}
-        monkeypatch.setattr(peers, "read_cgroup", lambda pid: self.group)
+        monkeypatch.setattr(peers, "read_cgroup", lambda pid, root: self.group)
 
     def rounds(self, *, kills: bool = False) -> OveruseRounds:
         return OveruseRounds(

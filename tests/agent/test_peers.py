@@ -124,7 +124,7 @@ def test_this_process_is_in_no_container_of_a_pod():
 
 
 def test_only_the_process_that_was_seen_is_ended(child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(peers, "read_cgroup", lambda pid: POD)
+    monkeypatch.setattr(peers, "read_cgroup", lambda pid, root: POD)
     found = container_process(child.pid)
     assert found is not None
     process, group = found

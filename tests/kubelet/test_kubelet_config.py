@@ -30,6 +30,16 @@ def test_policy_scope_and_options_are_read():
     assert alignment == Alignment(Policy.RESTRICTED, Scope.POD, Options(prefer_closest_numa_nodes=True))
 
 
+@pytest.mark.parametrize(("text", "root"), [("cgroupRoot: /a", "/a"), ("cgroupRoot: 7", ""), ("a: b: c", ""), ("", "")])
+def test_the_group_that_holds_those_of_pods_is_read(tmp_path: Path, text: str, root: str):
+    file = tmp_path / "config.yaml"
+    file.write_text(text)
+
+    assert KubeletConfig(file).cgroup_root() == root
+    assert KubeletConfig(tmp_path / "missing").cgroup_root() == ""
+    assert KubeletConfig(None).cgroup_root() == ""
+
+
 def test_a_file_that_does_not_speak_of_it_means_the_kubelets_defaults():
     assert parse_alignment("kind: KubeletConfiguration") == Alignment(Policy.NONE, Scope.CONTAINER)
 

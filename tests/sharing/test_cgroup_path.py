@@ -48,6 +48,32 @@ def test_groups_that_a_tenant_makes_below_its_own_change_nothing(path: str):
     assert pod_cgroup(f"0::{path}/kubepods.slice/kubepods-pod{OTHER_ESCAPED}.slice\n".encode()) == OURS
 
 
+ROOTED = [
+    ("/team", f"/team/kubepods/burstable/pod{UID}/{ID}"),
+    ("/a/b-c", f"/a/b-c/kubepods/pod{UID}/{ID}"),
+    ("/team", f"/team.slice/team-kubepods.slice/team-kubepods-pod{ESCAPED}.slice/cri-containerd-{ID}.scope"),
+    (
+        "/a/b-c",
+        f"/a.slice/a-b_c.slice/a-b_c-kubepods.slice/a-b_c-kubepods-pod{ESCAPED}.slice/crio-{ID}.scope",
+    ),
+    ("/team", f"/../../burstable/pod{UID}/{ID}"),
+    ("/", f"/kubepods/pod{UID}/{ID}"),
+]
+
+
+@pytest.mark.parametrize(("root", "path"), ROOTED)
+def test_the_kubelets_groups_may_lie_below_another_one(root: str, path: str):
+    assert pod_cgroup(f"0::{path}\n".encode(), root) == OURS
+    assert pod_cgroup(f"0::{path}{path}/kubepods/pod{OTHER_UID}/{OTHER_ID}\n".encode(), root) == OURS
+
+
+@pytest.mark.parametrize(("root", "path"), ROOTED[:4])
+def test_groups_below_any_other_are_nobodys(root: str, path: str):
+    assert pod_cgroup(f"0::{path}\n".encode()) is None
+    assert pod_cgroup(f"0::/other{path}\n".encode(), root) is None
+    assert pod_cgroup(f"0::/kubepods/pod{UID}/{ID}\n".encode(), root) is None
+
+
 def test_a_static_pod_is_named_by_a_hash():
     assert pod_cgroup(f"0::/kubepods/burstable/pod{HASH}/{ID}\n".encode()) == PodCgroup(HASH, ID)
 

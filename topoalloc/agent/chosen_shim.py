@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import partial
 from pathlib import Path
 
 from topoalloc.agent.config import Config
@@ -27,10 +28,12 @@ _DRIVER_VERSION = re.compile(r"Kernel Module[^\n]{0,80}?\s([0-9]{2,5})\.([0-9]{1
 NOT_ENFORCED = "shares are placed and accounted, but NOTHING KEEPS A CONTAINER WITHIN ITS SHARE"
 
 
-def chosen_enforcer(config: Config, inventory: Inventory, *observers: ShareObserver, live: bool) -> Enforcer | None:
+def chosen_enforcer(
+    config: Config, inventory: Inventory, *observers: ShareObserver, live: bool, cgroup_root: str = ""
+) -> Enforcer | None:
     """What enforces shares here, ready to serve; None: nothing does, which is said once. `observers` of the shares
-    that our own library holds. Raises InputError or MachineError where what was asked for cannot be had: better no
-    agent than shares without limits."""
+    that our own library holds. `cgroup_root`: the kubelet's. Raises InputError or MachineError where what was asked for
+    cannot be had: better no agent than shares without limits."""
     if not inventory.gpu_keys:
         return None
     shim = _chosen(config, inventory, live=live)
@@ -39,7 +42,7 @@ def chosen_enforcer(config: Config, inventory: Inventory, *observers: ShareObser
     if shim == "builtin":
         return _builtin(config, inventory, observers)
     if shim == "vcuda":
-        return _vcuda(config, inventory)
+        return _vcuda(config, inventory, cgroup_root)
     return _hami_core(config, inventory)
 
 
@@ -73,7 +76,8 @@ def _builtin(config: Config, inventory: Inventory, observers: tuple[ShareObserve
     return Enforcer(inventory, _directories(config, shim, *observers), library.check)
 
 
-def _vcuda(config: Config, inventory: Inventory) -> Enforcer:
+def _vcuda(config: Config, inventory: Inventory, cgroup_root: str) -> Enforcer:
+    from topoalloc.agent.peers import read_cgroup
     from topoalloc.agent.vcuda_registry import VcudaRegistry
     from topoalloc.sharing.vcuda_shim import VcudaShim
 
@@ -84,7 +88,8 @@ def _vcuda(config: Config, inventory: Inventory) -> Enforcer:
 
     check()
     shim = VcudaShim(config.share_rules(), str(directory), _driver_version())
-    return Enforcer(inventory, _directories(config, shim, VcudaRegistry(Path(config.run_dir) / "shares")), check)
+    registry = VcudaRegistry(Path(config.run_dir) / "shares", partial(read_cgroup, root=cgroup_root))
+    return Enforcer(inventory, _directories(config, shim, registry), check)
 
 
 def _hami_core(config: Config, inventory: Inventory) -> Enforcer:

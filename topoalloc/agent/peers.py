@@ -47,9 +47,9 @@ class Peer:
         poll.register(self._pidfd, select.POLLIN)
         return not poll.poll(0)
 
-    def cgroup(self) -> PodCgroup | None:
-        """Its container, None for one in none; read while it lived."""
-        found = read_cgroup(self.pid)
+    def cgroup(self, root: str = "") -> PodCgroup | None:
+        """Its container, None for one in none; read while it lived. `root`: the kubelet's cgroupRoot."""
+        found = read_cgroup(self.pid, root)
         return found if self.alive else None
 
     def close(self) -> None:
@@ -94,10 +94,10 @@ def boottime_ns() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
-def read_cgroup(pid: int) -> PodCgroup | None:
+def read_cgroup(pid: int, root: str = "") -> PodCgroup | None:
     """The container that this pid is in now."""
     content = _proc(pid, "cgroup", CGROUP_BYTES_MAX + 1)
-    return None if content is None else pod_cgroup(content)
+    return None if content is None else pod_cgroup(content, root)
 
 
 def read_started(pid: int) -> int | None:
@@ -109,15 +109,15 @@ def read_started(pid: int) -> int | None:
     return int(fields[_STARTED_FIELD - 3])
 
 
-def container_process(pid: int) -> tuple[Process, PodCgroup] | None:
+def container_process(pid: int, root: str = "") -> tuple[Process, PodCgroup] | None:
     """A pid's process and container, both of the same process; None where it is in no container or gone."""
-    started, found = read_started(pid), read_cgroup(pid)
+    started, found = read_started(pid), read_cgroup(pid, root)
     if started is None or found is None or read_started(pid) != started:
         return None
     return Process(pid, started), found
 
 
-def kill(process: Process, container: PodCgroup) -> bool:
+def kill(process: Process, container: PodCgroup, root: str = "") -> bool:
     """SIGKILL to this process if it is still there and in that container; whether it was sent."""
     try:
         pidfd = os.pidfd_open(process.pid)
@@ -125,7 +125,7 @@ def kill(process: Process, container: PodCgroup) -> bool:
         return False
     try:
         # Read after the pidfd was taken, so that both are of its process or it has ended and gets no signal.
-        if container_process(process.pid) != (process, container):
+        if container_process(process.pid, root) != (process, container):
             return False
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)

@@ -104,9 +104,13 @@ def running_agent(
     evidence = Evidence(sockets.pod_resources, sockets.pods_api, sockets.plugin_dir, resources)
     kubelet_config = KubeletConfig(sockets.kubelet_config)
     injecting = _injecting(config, inventory, live=live)
-    share_watch = _share_watch(config, lambda: share_owners(desk, inventory), live=live) if enforces else None
+    cgroup_root = kubelet_config.cgroup_root()
+    share_watch = (
+        _share_watch(config, lambda: share_owners(desk, inventory), cgroup_root, live=live) if enforces else None
+    )
     if share_watch is not None:
-        injecting = replace(injecting, enforcer=chosen_enforcer(config, inventory, share_watch, live=live))
+        enforcer = chosen_enforcer(config, inventory, share_watch, live=live, cgroup_root=cgroup_root)
+        injecting = replace(injecting, enforcer=enforcer)
     lists = DeviceLists(inventory.resources, tempo.lists_apart_s)
     tell_withheld = lists.set_withheld if config.leftovers == "withhold" else None
     desk = Desk(inventory, board_of(machine), evidence, kubelet_config, injecting, tell_withheld, tempo.clock_s)
@@ -195,7 +199,9 @@ class _HealthRounds:
         self.lists.set_unhealthy(frozenset(now))
 
 
-def _share_watch(config: Config, owners: Callable[[], Mapping[str, ShareOwner]], *, live: bool) -> ShareWatch:
+def _share_watch(
+    config: Config, owners: Callable[[], Mapping[str, ShareOwner]], cgroup_root: str, *, live: bool
+) -> ShareWatch:
     """What one process may hold beyond its grant for a moment, as while its context is made, is a memory unit."""
     settings = ShareWatchSettings(
         run_dir=config.run_dir,
@@ -203,6 +209,7 @@ def _share_watch(config: Config, owners: Callable[[], Mapping[str, ShareOwner]],
         kills=config.overuse == "stop",
         tolerance_bytes=parse_size(config.memory_unit),
         live=live,
+        cgroup_root=cgroup_root,
     )
     return ShareWatch(settings, owners)
 

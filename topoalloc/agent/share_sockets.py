@@ -93,11 +93,13 @@ class ShareSockets:
         run_dir: str,
         memory_bytes: Callable[[str], Mapping[int, int | None] | None],
         clock_s: Callable[[], float] = time.monotonic,
+        cgroup_root: str = "",
     ) -> None:
-        """`memory_bytes`: device memory by pid on a GPU, None where no driver tells."""
+        """`memory_bytes`: device memory by pid on a GPU, None where no driver tells. `cgroup_root`: the kubelet's."""
         self._run_dir = run_dir
         self._memory_bytes = memory_bytes
         self._clock_s = clock_s
+        self._cgroup_root = cgroup_root
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = socket.socketpair()
         for end in (self._wake_read, self._wake_write):
@@ -293,7 +295,7 @@ class ShareSockets:
             return None
         if peer is None or not served.owner.pod_uid:
             return peer
-        group = peer.cgroup()
+        group = peer.cgroup(self._cgroup_root)
         if group is None or group.pod_uid != served.owner.pod_uid:
             self.counts["foreign"] += 1
             self._complain(f"{served.name} foreign", f"share {served.name}: a process of another pod asked; not told")

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,13 +33,14 @@ Memory = Callable[[str], Mapping[int, int | None] | None]
 @dataclass(frozen=True, slots=True)
 class ShareWatchSettings:
     """`metrics` None: no endpoint. `kills`: whether processes of a container that holds too much memory are ended.
-    `live`: there may be a driver to ask."""
+    `live`: there may be a driver to ask. `cgroup_root`: the kubelet's, below which it makes the groups of pods."""
 
     run_dir: str
     metrics: tuple[str, int] | None
     kills: bool
     tolerance_bytes: int
     live: bool
+    cgroup_root: str = ""
 
 
 class ShareWatch:
@@ -96,6 +98,7 @@ class ShareWatch:
 
     def _watch(self, stop: threading.Event) -> None:
         from topoalloc.agent.overuse_rounds import OveruseRounds
+        from topoalloc.agent.peers import container_process, kill
         from topoalloc.agent.share_board import ShareBoard
         from topoalloc.agent.share_rounds import ShareRounds
 
@@ -109,6 +112,8 @@ class ShareWatch:
             sockets.containers,
             tolerance_bytes=settings.tolerance_bytes,
             kills=settings.kills,
+            find=partial(container_process, root=settings.cgroup_root),
+            end=partial(kill, root=settings.cgroup_root),
         )
         work: dict[str, Callable[[], None]] = {
             "share sockets": sockets.run,
@@ -138,7 +143,9 @@ class ShareWatch:
 
         with self._lock:
             if self._sockets is None:
-                self._sockets = ShareSockets(self._settings.run_dir, self._memory())
+                self._sockets = ShareSockets(
+                    self._settings.run_dir, self._memory(), cgroup_root=self._settings.cgroup_root
+                )
             return self._sockets
 
     def _close_sockets(self) -> None:

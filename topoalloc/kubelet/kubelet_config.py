@@ -1,4 +1,5 @@
-"""What the kubelet's own configuration file says about its Topology Manager, where the agent may read it."""
+"""What the kubelet's own configuration file says about its Topology Manager and its control groups, where the agent may
+read it."""
 
 from __future__ import annotations
 
@@ -41,6 +42,16 @@ class KubeletConfig:
                 self._complaint = str(error)
                 log.info("%s tells nothing of the Topology Manager: %s", self._path, error)
         return self._alignment
+
+    def cgroup_root(self) -> str:
+        """Below which group the kubelet makes those of pods; empty: below the first, or nothing is known."""
+        try:
+            documents = () if self._path is None else read_documents(self._path)
+        except (OSError, InputError):
+            return ""
+        content = documents[0].value if len(documents) == 1 else None
+        root = content.get("cgroupRoot") if isinstance(content, dict) else None
+        return root if isinstance(root, str) else ""
 
 
 def parse_alignment(text: str) -> Alignment:
