@@ -18,6 +18,7 @@
 #define MAGIC UINT64_C(0x31555047454b4146) /* "FAKEGPU1" */
 #define STALLS_KEPT 1024
 #define LOCKS_AT 0x40000000L
+#define PIDS_AT 0x50000000L /* locks of the other kind, whose holder's pid the kernel tells in the asker's namespace */
 #define REAP_EVERY_NS 2000000
 #define SPIN_NS 60000 /* a sleep is late by about that much */
 
@@ -103,6 +104,20 @@ static bool slot_lock(uint32_t slot, bool take)
     return range.l_type == F_UNLCK; /* nobody else holds it */
 }
 
+static void show_pid(uint32_t slot)
+{
+    struct flock byte = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = PIDS_AT + slot, .l_len = 1};
+    fcntl(state_fd, F_SETLK, &byte);
+}
+
+/* As this process's PID namespace numbers it, like the real driver; 0: it has no number there. */
+static uint32_t pid_of(uint32_t slot)
+{
+    struct flock byte = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = PIDS_AT + slot, .l_len = 1};
+    fcntl(state_fd, F_GETLK, &byte); /* one's own lock is not told */
+    return byte.l_type == F_UNLCK ? state->processes[slot].pid : (uint32_t)byte.l_pid;
+}
+
 static void reap(void)
 {
     for (uint32_t slot = 0; slot < state->high; slot++) {
@@ -126,6 +141,7 @@ static void claim_slot(void)
         process->used = 1;
         process->pid = (uint32_t)getpid();
         self = process;
+        show_pid(slot);
         if (slot >= state->high)
             state->high = slot + 1;
         return;
@@ -232,7 +248,7 @@ static uint64_t figure_of(uint32_t pid, enum figure which)
     play(wall_now());
     for (uint32_t slot = 0; slot < state->high; slot++) {
         struct gpu_process *process = &state->processes[slot];
-        if (process->used && (!pid || process->pid == pid))
+        if (process->used && (!pid || pid_of(slot) == pid))
             sum += which == TAKEN ? process->taken_bytes : which == MANAGED ? process->managed_bytes : process->busy_ns;
     }
     unlock();
@@ -264,7 +280,7 @@ uint32_t gpu_processes(uint32_t *pids, uint64_t *bytes, uint32_t most)
         if (!process->used || !process->taken_bytes)
             continue;
         if (count < most) {
-            pids[count] = process->pid;
+            pids[count] = pid_of(slot);
             bytes[count] = process->taken_bytes;
         }
         count++;
