@@ -47,20 +47,27 @@ def archive(folder: Path) -> Path:
 
 def furnish(node: Node) -> dict[str, Any]:
     """Put the tree and the device nodes on a node; the patch that shows the tree to the DaemonSet as /host/sys."""
+    volumes = write_sysfs(node, tree())
+    for path in (*RENDER_NODES, *VERBS_NODES, *SHARED_NODES):
+        node.make_device(path, OPENED)
+    node.room.run("mkdir", "-p", "/dev/dri/by-path")
+    for gpu, target in zip(GPUS, RENDER_NODES, strict=True):
+        node.room.run("ln", "-s", f"../{Path(target).name}", f"/dev/dri/by-path/pci-{gpu}-render")
+    return {"template": {"spec": {"volumes": volumes}}}
+
+
+def write_sysfs(node: Node, made: Tree) -> list[dict[str, Any]]:
+    """Put a tree on a node; the volumes that show its sysfs to the DaemonSet in the place of the node's own."""
     root = node.base / "made-up"
-    for name, content in tree().items():
+    for part in SYS_PARTS:
+        (root / "sys" / part).mkdir(parents=True)
+    for name, content in made.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, Link):
             path.symlink_to(content.target)
         elif not isinstance(content, Folder):
             path.write_bytes(content.encode() if isinstance(content, str) else content)
-    for path in (*RENDER_NODES, *VERBS_NODES, *SHARED_NODES):
-        node.make_device(path, OPENED)
-    node.room.run("mkdir", "-p", "/dev/dri/by-path")
-    for gpu, target in zip(GPUS, RENDER_NODES, strict=True):
-        node.room.run("ln", "-s", f"../{Path(target).name}", f"/dev/dri/by-path/pci-{gpu}-render")
-    volumes = [
+    return [
         {"name": f"sys-{part}", "hostPath": {"path": f"{root}/sys/{part}", "type": "Directory"}} for part in SYS_PARTS
     ]
-    return {"template": {"spec": {"volumes": volumes}}}

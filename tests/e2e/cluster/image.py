@@ -25,7 +25,7 @@ from tests.e2e.workloads import IMAGE as WORKLOAD_IMAGE
 
 REPOSITORY = Path(__file__).parents[3]
 IMAGE = "localhost/topoalloc:e2e"
-INPUTS = ("topoalloc", "pyproject.toml", "README.md", "LICENSE", ".dockerignore", "deploy/Dockerfile")
+INPUTS = ("topoalloc", "pyproject.toml", "hatch_build.py", "README.md", "LICENSE", ".dockerignore", "deploy/Dockerfile")
 _BASE_IMAGE = "localhost/topoalloc-base"
 _WORKLOAD_SOURCE = Path(__file__).with_name("workload.c")
 # The interpreter and what it needs; manuals and translations would be a sixth of the archive.
