@@ -31,9 +31,12 @@ class ShimHook(BuildHookInterface):  # type: ignore[type-arg] # hatchling's type
             return
         root = Path(self.root)
         compiler = shlex.split(os.environ.get("CC", "cc"))
-        if shutil.which(compiler[0]) is None:
+        lacking = "" if shutil.which(compiler[0]) else compiler[0]
+        if not any((root / SHIM).glob("*.[cS]")):  # as in the image's layer of dependencies, which has no code yet
+            lacking = "sources"
+        if lacking:
             self.app.display_warning(
-                f"topoalloc is built WITHOUT {LIBRARY.name} (no {compiler[0]}): shares will not be enforced"
+                f"topoalloc is built WITHOUT {LIBRARY.name} (no {lacking}): shares will not be enforced"
             )
             return
         self._built = Path(tempfile.mkdtemp(prefix="topoalloc-shim-"))
@@ -44,7 +47,7 @@ class ShimHook(BuildHookInterface):  # type: ignore[type-arg] # hatchling's type
             subprocess.run(command, cwd=root, check=True)
             build_data["force_include"][str(built)] = str(made)
         build_data["pure_python"] = False
-        # Any Python 3 on this architecture: neither knows nothing of Python.
+        # Any Python 3 on this architecture: neither knows anything of Python.
         build_data["tag"] = f"py3-none-{sysconfig.get_platform().replace('-', '_').replace('.', '_')}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

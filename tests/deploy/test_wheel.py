@@ -64,3 +64,13 @@ def test_a_wheel_built_without_one_has_none_and_says_so(project: Path) -> None:
     assert files == []
     assert name.endswith("-py3-none-any.whl")
     assert "WITHOUT libtopoalloc-vcuda.so (no no-such-compiler): shares will not be enforced" in said
+
+
+def test_a_wheel_of_the_dependencies_alone_has_none_and_says_so(project: Path) -> None:
+    """The image is built in two steps: before the code comes, the package is an empty one."""
+    shutil.rmtree(project / "topoalloc" / "sharing")
+
+    _, files, said = build(project, "cc")
+
+    assert files == []
+    assert "WITHOUT libtopoalloc-vcuda.so" in said
