@@ -18,11 +18,12 @@ from tests.e2e.deployment import IMAGE, NAMESPACE, Deployment
 from tests.e2e.pod_resources import PodResourcesOf
 from tests.e2e.pods import all_pods
 from tests.e2e.workloads import CORE, MEMORY, pod
-from tests.shim.built import HERE, PROGRAM_SOURCES, SHIM_SOURCES, ran
+from tests.shim.built import HERE, PROGRAM_SOURCES, ran
 from tests.shim.container import facts_of
 
 LIBRARIES = f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
 PROGRAMS, DEVICE = "/opt/programs", "/fake-gpu"
+VERIFY = "/usr/local/lib/topoalloc/topoalloc-verify"  # the agent's, in every container with a share
 STATE = f"{DEVICE}/state"
 UNIT_BYTES = 256 << 20
 EXEC_S = 90.0
@@ -68,8 +69,6 @@ class GpuNode:
         self.device.mkdir(parents=True)
         ran("make", "-s", "-C", str(HERE / "fake_driver"), f"OUT={self.driver}")
         ran("make", "-s", "-C", str(PROGRAM_SOURCES), f"DRIVER={self.driver}", f"OUT={self.programs}")
-        source = SHIM_SOURCES / "verify" / "verify.c"
-        ran("gcc", "-std=c11", "-O2", "-o", str(self.programs / "topoalloc-verify"), str(source), "-ldl")
         (self.programs / "attacks.py").write_bytes(ATTACKS.read_bytes())
         for folder in (self.device, self.programs, self.folder):
             folder.chmod(0o755)

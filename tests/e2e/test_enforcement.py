@@ -21,7 +21,7 @@ from tests.e2e.cluster.namespaces import wait_for
 from tests.e2e.deployment import Deployment
 from tests.e2e.judge import faults
 from tests.e2e.pods import create, delete, verdict
-from tests.e2e.tenants import PROGRAMS, UNIT_BYTES, GpuNode, Share, ended, restarts_of_agent, said
+from tests.e2e.tenants import PROGRAMS, UNIT_BYTES, VERIFY, GpuNode, Share, ended, restarts_of_agent, said
 from tests.e2e.workloads import CORE, MEMORY
 from tests.shim.container import CONTEXT_BYTES, MARGIN_BYTES, MIB
 
@@ -161,7 +161,7 @@ def test_two_containers_of_one_pod_compute_within_their_own_parts(gpu: GpuNode) 
 
 
 def test_verify_finds_every_limit_active_inside_and_top_shows_both_tenants(gpu: GpuNode) -> None:
-    for command in (("topoalloc", "verify"), (f"{PROGRAMS}/topoalloc-verify",)):
+    for command in (("topoalloc", "verify"), (VERIFY,)):
         done = gpu.run("alice/c", *command)
         assert "PASS usage" in done.output
         assert "FAIL" not in done.output
