@@ -25,14 +25,18 @@
 #define FIRST_PID_NAMESPACE UINT64_C(0xEFFFFFFC) /* include/linux/proc_ns.h: PROC_PID_INIT_INO */
 #define UNKNOWN_BYTES UINT64_MAX
 #define SETTLING_NS UINT64_C(2000000000) /* a new context grows for a while, and the driver's figure comes after it */
-#define APART_NS UINT64_C(100000000) /* a call that was under way for one measurement is over by the next */
+#define APART_NS UINT64_C(100000000)
+#define AGREED_BYTES (UINT64_C(2) << 20)
+#define NEARLY_FULL_BYTES (UINT64_C(256) << 20) /* what the driver takes unasked decides there */
+#define RECENT_NS UINT64_C(50000000)
 #define MARGIN_BYTES (UINT64_C(16) << 20) /* what the driver takes between two measurements: buffers, small modules */
 
 static struct local_lock measuring;
 static _Atomic int busy;
 static _Atomic int contexts;
 static _Atomic uint64_t context_made_at_ns;
-static uint64_t latest_bytes, before_bytes, latest_at_ns; /* under `measuring` */
+static uint64_t believed_bytes, candidate_bytes, candidate_at_ns; /* under `measuring` */
+static _Atomic uint64_t measured_at_ns;
 static _Atomic int given_back; /* the latest measurement was lower than what counts */
 static _Atomic uint64_t floor_bytes; /* until the driver takes what was promised, its figure says too little */
 static int agent = -1;
@@ -187,20 +191,22 @@ static uint64_t implicit_bytes(uint64_t measured, uint64_t explicit)
     return settling && bytes < guess ? guess : bytes;
 }
 
-/* A reservation whose driver call is still under way makes one measurement too low. So the larger of two counts. */
-static uint64_t larger_of_two(uint64_t bytes)
+/* A reservation whose driver call is still under way, or that the driver's figure does not show yet, makes a measurement
+ * too low. So the account rises with any measurement, and falls only where two that are some time apart agree. */
+static uint64_t believed(uint64_t bytes)
 {
     uint64_t now_ns = process_now_ns();
-    if (now_ns - latest_at_ns < APART_NS) {
-        latest_bytes = bytes > latest_bytes ? bytes : latest_bytes;
-    } else {
-        before_bytes = latest_bytes;
-        latest_bytes = bytes;
-        latest_at_ns = now_ns;
+    uint64_t apart = bytes > candidate_bytes ? bytes - candidate_bytes : candidate_bytes - bytes;
+    if (bytes >= believed_bytes) {
+        believed_bytes = bytes;
+    } else if (apart > AGREED_BYTES) {
+        candidate_bytes = bytes;
+        candidate_at_ns = now_ns;
+    } else if (now_ns - candidate_at_ns >= APART_NS) {
+        believed_bytes = bytes > candidate_bytes ? bytes : candidate_bytes;
     }
-    uint64_t larger = latest_bytes > before_bytes ? latest_bytes : before_bytes;
-    atomic_store(&given_back, larger > bytes);
-    return larger;
+    atomic_store(&given_back, believed_bytes > bytes);
+    return believed_bytes;
 }
 
 static int measure_quietly(void)
@@ -214,7 +220,8 @@ static int measure_quietly(void)
             return 0;
         if (before != explicit_device_bytes())
             continue;
-        usage_set_implicit(larger_of_two(implicit_bytes(bytes, before)), 1);
+        usage_set_implicit(believed(implicit_bytes(bytes, before)), 1);
+        atomic_store(&measured_at_ns, process_now_ns());
         return 1;
     }
     return 0;
@@ -245,6 +252,15 @@ int measure_now(void)
     pthread_setcancelstate(cancelled, NULL);
     errno = kept;
     return measured;
+}
+
+void measure_if_nearly_full(uint64_t bytes)
+{
+    uint64_t limit = atomic_load_explicit(&process_limits.memory_bytes, memory_order_relaxed), total = usage_total();
+    uint64_t room = total < limit ? limit - total : 0;
+    if (bytes <= limit && room < NEARLY_FULL_BYTES + bytes &&
+        process_now_ns() - atomic_load_explicit(&measured_at_ns, memory_order_relaxed) > RECENT_NS)
+        (void)measure_now();
 }
 
 int measure_again(void)
@@ -293,6 +309,9 @@ void measure_context_gone(void)
     if (left <= 0) {
         atomic_store(&contexts, 0);
         atomic_store(&floor_bytes, 0);
+        local_lock_take(&measuring);
+        believed_bytes = candidate_bytes = 0;
+        local_lock_drop(&measuring);
         usage_set_implicit(0, 0);
     } else if (own && !atomic_load(&own->overheads)) { /* nobody measures: its guess goes with it */
         usage_release(atomic_load(&process_limits.context_bytes), USAGE_IMPLICIT);
@@ -307,7 +326,8 @@ int measure_busy(void)
 void measure_forget(void)
 {
     local_lock_forget(&measuring);
-    latest_bytes = before_bytes = latest_at_ns = 0;
+    believed_bytes = candidate_bytes = candidate_at_ns = 0;
+    atomic_store(&measured_at_ns, 0);
     forget_lost_agent();
     if (agent >= 0)
         close(agent); /* the agent knows this connection as the parent's */

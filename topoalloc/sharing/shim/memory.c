@@ -29,6 +29,7 @@ CUresult memory_refused(void)
 int memory_charge(uint64_t bytes, enum usage_kind kind)
 {
     uint64_t limit = atomic_load_explicit(&process_limits.memory_bytes, memory_order_relaxed);
+    measure_if_nearly_full(bytes);
     if (usage_reserve(bytes, limit, kind))
         return 1;
     struct usage_slot *own = atomic_load(&usage_own);

@@ -3,6 +3,7 @@
 #include "capture.h"
 #include "driver.h"
 #include "local_lock.h"
+#include "measure.h"
 #include "memory.h"
 #include "process.h"
 
@@ -115,7 +116,7 @@ static int charge_growth(struct pool *pool, uint64_t bytes)
 }
 
 /* `used_bytes` is raised before the driver is called and lowered again if it fails. NO_POOL: charged by itself. */
-static int admit(CUmemoryPool handle, uint64_t bytes, uint64_t *position)
+static int try_admit(CUmemoryPool handle, uint64_t bytes, uint64_t *position)
 {
     local_lock_take(&lock);
     *position = position_of(handle);
@@ -127,6 +128,13 @@ static int admit(CUmemoryPool handle, uint64_t bytes, uint64_t *position)
     }
     local_lock_drop(&lock);
     return *position == NO_POOL ? memory_charge(bytes, USAGE_DEVICE) : admitted;
+}
+
+static int admit(CUmemoryPool handle, uint64_t bytes, uint64_t *position)
+{
+    measure_if_nearly_full(bytes > UINT64_MAX / 2 ? bytes : bytes + GROWTH_STEP + GROWTH_SPARE);
+    return try_admit(handle, bytes, position) || (measure_now() && try_admit(handle, bytes, position)) ||
+           (measure_again() && try_admit(handle, bytes, position));
 }
 
 /* 1: settled, and the container is now over its limit: the pool grew by more than was foreseen. */
