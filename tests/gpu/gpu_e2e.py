@@ -118,7 +118,7 @@ class Proof:
         return wait_for(look, timeout_s, f"`{kind}` of pod {tenant.name}; {self.node.pod_status(tenant.name)}")
 
     def pod_log(self, tenant: Tenant) -> str:
-        files = sorted((self.node.base / "pods").glob(f"*{tenant.name}*/work/*.log"))
+        files = sorted((self.node.base / "pods").glob(f"*{tenant.name}*/tenant/*.log"))
         return files[-1].read_text(errors="replace")[-600:] if files else "no log"
 
     def pids(self, tenant: Tenant) -> list[int]:
@@ -392,7 +392,7 @@ def write_results(out: Path, base: Path, rows: Sequence[Row], facts: dict[str, o
     (out / "gpu-e2e.json").write_text(json.dumps(content, indent=1) + "\n")
     (out / "gpu-e2e.md").write_text(as_markdown(rows, facts))
     logs = [path for path in (base / "logs").glob("*") if path.is_file()]
-    logs += (base / "pods").glob("*/work/*.log")
+    logs += (base / "pods").glob("*/tenant/*.log")
     parts = [f"===== {path.relative_to(base)}\n{path.read_text(errors='replace')[-200000:]}" for path in logs]
     (out / "gpu-e2e-logs.txt").write_text("\n".join(parts))
 

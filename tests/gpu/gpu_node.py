@@ -256,7 +256,7 @@ state = "{self.base}/containerd-state"
         env |= {"TOPOALLOC_POD": name, "HOME": "/tmp", "PYTHONUNBUFFERED": "1"}
         limits = {"topoalloc.io/vgpu-core": str(cores), "topoalloc.io/vgpu-memory": str(memory_units)}
         container = {
-            "name": "work",
+            "name": "tenant",
             "image": IMAGE,
             "imagePullPolicy": "Never",
             "command": list(command),
