@@ -254,11 +254,21 @@ int measure_now(void)
     return measured;
 }
 
-void measure_if_nearly_full(uint64_t bytes)
+static int has_no_room_for(uint64_t bytes)
 {
     uint64_t limit = atomic_load_explicit(&process_limits.memory_bytes, memory_order_relaxed), total = usage_total();
-    uint64_t room = total < limit ? limit - total : 0;
-    if (bytes <= limit && room < NEARLY_FULL_BYTES + bytes &&
+    return (total < limit ? limit - total : 0) < NEARLY_FULL_BYTES + bytes;
+}
+
+int measure_is_nearly_full(void)
+{
+    return has_no_room_for(0);
+}
+
+void measure_if_nearly_full(uint64_t bytes)
+{
+    uint64_t limit = atomic_load_explicit(&process_limits.memory_bytes, memory_order_relaxed);
+    if (bytes <= limit && has_no_room_for(bytes) &&
         process_now_ns() - atomic_load_explicit(&measured_at_ns, memory_order_relaxed) > RECENT_NS)
         (void)measure_now();
 }

@@ -148,6 +148,7 @@ static int settle_after(uint64_t position, uint64_t bytes, CUresult result)
     int over = 0;
     local_lock_take(&lock);
     struct pool *pool = &pools[position];
+    int grew = pool->extended && result == CUDA_SUCCESS;
     if (result != CUDA_SUCCESS)
         pool->used_bytes -= bytes;
     /* Its free pieces may be too small for a large one, and then it grows although there was room by count. */
@@ -157,7 +158,8 @@ static int settle_after(uint64_t position, uint64_t bytes, CUresult result)
         over = usage_total() > atomic_load(&process_limits.memory_bytes);
     }
     local_lock_drop(&lock);
-    return over;
+    /* The driver can take more for a pool than the pool's own figure says. */
+    return over || (grew && measure_is_nearly_full() && memory_overdrawn());
 }
 
 void pools_forget(void)
