@@ -28,6 +28,7 @@ class Node:
 
     def __init__(self, path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
         self.process = process
+        self.monkeypatch = monkeypatch
         self.run_dir = RunDir(path)
         self.slot = Slot(self.run_dir.make(), 0)
         self.board = ShareBoard(owners={NAME: ShareOwner("ns", "pod", "app", UID)})
@@ -85,6 +86,23 @@ def test_the_processes_are_ended_where_that_is_wanted(node: Node, caplog: pytest
     assert node.board.killed == 1
     rounds.look()
     assert node.board.findings == ()
+
+
+def test_a_process_that_may_not_be_ended_is_said_once_and_the_watchdog_goes_on(
+    node: Node, caplog: pytest.LogCaptureFixture
+):
+    def denied(pidfd: int, number: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    node.monkeypatch.setattr("signal.pidfd_send_signal", denied)
+    rounds = node.rounds(kills=True)
+    for _ in range(5):
+        rounds.look()
+
+    assert node.process.poll() is None
+    assert caplog.text.count("CAP_KILL") == 1
+    assert node.board.killed == 0
+    assert len(node.board.findings) == 1
 
 
 def test_a_process_without_limits_is_reported_and_never_ended(node: Node, caplog: pytest.LogCaptureFixture):

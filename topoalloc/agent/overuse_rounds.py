@@ -57,6 +57,7 @@ class OveruseRounds:
         self._state: OveruseState = {}
         self._records: deque[OveruseRecord] = deque(maxlen=RECORDS_MAX)
         self._complained = False
+        self._denied = False
 
     def run(self, stop: threading.Event) -> None:
         """Go on until `stop`."""
@@ -126,6 +127,15 @@ class OveruseRounds:
 
     def _stop(self, finding: Finding) -> None:
         for one in finding.processes:
-            if self._end(Process(one.pid, one.started), PodCgroup(one.pod_uid, one.container)):
+            try:
+                ended = self._end(Process(one.pid, one.started), PodCgroup(one.pod_uid, one.container))
+            except PermissionError:  # of another user than the agent's: the watchdog goes on and reports
+                if not self._denied:
+                    log.warning(
+                        "overuse: process %d may not be ended; overuse: stop needs CAP_KILL (docs/SHARING.md)", one.pid
+                    )
+                self._denied = True
+                continue
+            if ended:
                 self._board.killed += 1
                 log.warning("overuse: process %d of container %s was ended", one.pid, one.container[:12])

@@ -118,7 +118,8 @@ def container_process(pid: int, root: str = "") -> tuple[Process, PodCgroup] | N
 
 
 def kill(process: Process, container: PodCgroup, root: str = "") -> bool:
-    """SIGKILL to this process if it is still there and in that container; whether it was sent."""
+    """SIGKILL to this process if it is still there and in that container; whether it was sent. Raises
+    PermissionError where it is another user's and the agent lacks CAP_KILL."""
     try:
         pidfd = os.pidfd_open(process.pid)
     except OSError:
