@@ -165,8 +165,8 @@ def test_vcuda_is_not_combined_with_what_would_put_the_drivers_libraries_back(in
 
 def test_a_specification_under_nvidias_kind_is_refused() -> None:
     with pytest.raises(InputError, match="set cdi_kind"):
-        parse_config("cdi_spec_dir: /var/run/cdi", "c.yaml")
-    assert parse_config("{cdi_spec_dir: /var/run/cdi, cdi_kind: topoalloc.io/gpu}", "c.yaml").cdi_spec_dir
+        parse_config("cdi_spec_dir: /run/cdi", "c.yaml")
+    assert parse_config("{cdi_spec_dir: /run/cdi, cdi_kind: topoalloc.io/gpu}", "c.yaml").cdi_spec_dir
 
 
 @pytest.mark.parametrize(

@@ -265,4 +265,14 @@ def test_nodes_without_the_toolkit_show_the_loaders_cache_and_take_specification
     places = {mount["mountPath"]: mount.get("readOnly", False) for mount in agent["volumeMounts"]}
 
     assert places["/host/etc/ld.so.cache"] is True
-    assert places["/var/run/cdi"] is False
+    assert places["/run/cdi"] is False
+
+
+def test_the_directory_of_specifications_is_a_path_without_links() -> None:
+    """The agent follows none, and /var/run is one to /run in the image."""
+    component = (KUSTOMIZE / "components" / "no-toolkit" / "kustomization.yaml").read_text(encoding="utf-8")
+    page = (KUSTOMIZE.parents[1] / "docs" / "CONFIGURATION.md").read_text(encoding="utf-8")
+
+    assert "cdi_spec_dir: /run/cdi`" in component
+    assert "mountPath: /run/cdi}" in component
+    assert "a directory such as `/run/cdi`" in page

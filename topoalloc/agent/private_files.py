@@ -201,5 +201,5 @@ def _check_owner(fd: int, path: Path) -> None:
 
 def _reason(error: OSError) -> str:
     if error.errno in {errno.ELOOP, errno.ENOTDIR}:
-        return "a link or a file lies where a directory should be; remove it"
+        return "a link or a file lies where a directory should be; name a path that goes through no link, or remove it"
     return error.strerror or str(error)
