@@ -174,6 +174,16 @@ def test_after_kill_9_the_directories_of_running_containers_stay_the_same(tmp_pa
     shares.close()
 
 
+def test_another_enforcement_takes_its_predecessors_files_from_running_containers(tmp_path: Path) -> None:
+    """Hence docs/CONFIGURATION.md: drain a node before `shim` is changed there."""
+    with directories(tmp_path) as shares:
+        shares.put(SHARE, fresh=True)
+    with directories(tmp_path, enforcement("hami-core")) as shares:
+        shares.settle({SHARE.name: SHARE}, remove_others=True)
+
+    assert names_in(tmp_path / "shares" / SHARE.name) == ["ld.so.preload", "lock", "share.cache"]
+
+
 def test_after_a_reboot_the_directories_are_there_again(tmp_path: Path) -> None:
     with directories(tmp_path / "run") as shares:
         shares.settle({SHARE.name: SHARE}, remove_others=False)

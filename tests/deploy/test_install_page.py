@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from tests.deploy.manifests import KUSTOMIZE
+from topoalloc.agent.config import Config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "INSTALL.md").read_text(encoding="utf-8")
 
@@ -59,3 +60,10 @@ def test_uninstalling_takes_off_every_label_and_annotation_that_is_written() -> 
         *node_labels.OWN_LABELS,
         *node_patch.OWN_ANNOTATIONS,
     }
+
+
+def test_what_stays_on_a_node_after_uninstalling_is_named() -> None:
+    uninstall = PAGE.partition("## Uninstall")[2]
+
+    assert Config().run_dir in uninstall
+    assert Config().lib_dir in uninstall

@@ -60,7 +60,9 @@ def _chosen(config: Config, inventory: Inventory, *, live: bool) -> str:
         return "none"
     if packaged_library() is None:
         log.warning(
-            "this installation has no library to put into containers (it was built without one): %s", NOT_ENFORCED
+            "this installation has no library to put into containers (there was no C compiler when it was built; build "
+            "it with one): %s",
+            NOT_ENFORCED,
         )
         return "none"
     return "builtin"
