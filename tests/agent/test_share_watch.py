@@ -16,7 +16,7 @@ from tests.agent.made_shares import NAME, RunDir, answer, connected
 from tests.agent.served import MACHINE, agent_process, kubelet_on, node_directory, pod, serving
 from topoalloc.agent import share_watch
 from topoalloc.agent.config import Config
-from topoalloc.agent.process import Sockets, running_agent
+from topoalloc.agent.process import Sockets, running_agent, share_owners
 from topoalloc.agent.share_rounds import ShareRounds
 from topoalloc.agent.share_watch import RESTARTS_MAX, ShareWatch, ShareWatchSettings
 from topoalloc.agent.shim_library import packaged_library
@@ -151,6 +151,25 @@ def test_an_agent_that_enforces_nothing_on_this_node_watches_no_shares(tmp_path:
             names = {thread.name for thread in threading.enumerate()}
 
     assert ("share watch" in names) == enforces
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_limits_that_an_earlier_agent_left_are_nobodys_on_a_live_node_that_enforces_none(live: bool):
+    """A share of today can have the name of one of then."""
+    with node_directory() as sockets, kubelet_on(sockets) as kubelet:
+        folder, port = sockets.plugin_directory.parent, free_port()
+        config = Config(run_dir=str(folder / "run"), shim="none", injection="none", metrics=f"127.0.0.1:{port}")
+        for_agent = Sockets(sockets.plugin_directory, sockets.pod_resources, sockets.pods_api)
+        with running_agent(config, load_machine([MACHINE], 80 * 1024**3), for_agent, live=live) as agent:
+            assert serving(kubelet)
+            assert kubelet.admit(pod("a", vgpu_core=40, vgpu_memory=64)).admitted
+            (name,) = share_owners(agent.desk, agent.inventory)
+            RunDir(folder / "run").make(name)
+            url = f"http://127.0.0.1:{port}/metrics"
+            wait_for(lambda: f'share="{name}"'.encode() in urllib.request.urlopen(url, timeout=20).read())
+            text = urllib.request.urlopen(url, timeout=20).read().decode()
+
+    assert ('pod="a"' in text) == (not live)
 
 
 def test_what_shares_need_is_not_imported_before_there_is_one():

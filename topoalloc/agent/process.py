@@ -106,7 +106,9 @@ def running_agent(
     injecting = _injecting(config, inventory, live=live)
     cgroup_root = kubelet_config.cgroup_root()
     share_watch = (
-        _share_watch(config, lambda: share_owners(desk, inventory), cgroup_root, live=live) if enforces else None
+        _share_watch(config, lambda: _watched_owners(desk, inventory, injecting, live=live), cgroup_root, live=live)
+        if enforces
+        else None
     )
     if share_watch is not None:
         enforcer = chosen_enforcer(config, inventory, share_watch, live=live, cgroup_root=cgroup_root)
@@ -221,6 +223,12 @@ def share_owners(desk: Desk, inventory: Inventory) -> dict[str, ShareOwner]:
         for owner, holding in desk.state.holdings.items()
         if owner.named and (share := share_of_holding(inventory, owner, holding)) is not None
     }
+
+
+def _watched_owners(desk: Desk, inventory: Inventory, injecting: Injecting, *, live: bool) -> Mapping[str, ShareOwner]:
+    """Where nothing is enforced on a live node, what lies in run_dir is an earlier agent's: its limits are not those of
+    today's shares of the same names, and the watchdog would judge these by them."""
+    return {} if live and injecting.enforcer is None else share_owners(desk, inventory)
 
 
 def _injecting(config: Config, inventory: Inventory, *, live: bool) -> Injecting:
