@@ -63,6 +63,16 @@ def test_json_has_bytes_percent_and_reasons():
     assert "usage" not in second
 
 
+def test_what_a_share_does_is_unknown_until_it_was_there_for_an_interval():
+    seen = SharesSeen((ShareSample(NAME, 1, LIMITS, USAGE, 0),), {}, {})
+
+    assert usage_table(seen).splitlines()[1].split() == [
+        *("0000:3b:00.0", NAME, "2560MiB", "8192MiB", "?", "30", "?", "1", "8"),
+    ]
+    usage = json.loads(usage_json(seen))["shares"][0]["usage"]
+    assert (usage["cores_percent"], usage["waiting_percent"]) == (None, None)
+
+
 def test_a_share_of_which_nothing_can_be_read_is_a_line_with_the_reason():
     seen = SharesSeen((ShareSample(NAME, 1, ShareRefusal("not ASCII"), UsageRefusal("gone"), 0),), {}, {})
 

@@ -92,8 +92,10 @@ def test_a_process_under_the_library_is_seen_with_its_time_and_memory(node: Node
     assert isinstance(now.usage, Usage)
     assert [process.pid for process in now.usage.processes] == [program.pid]
     assert now.usage.implicit_bytes >= CONTEXT_BYTES
-    assert rate_of(before, now).cores == pytest.approx(3000, abs=600)
-    assert rate_of(before, now).waiting > 0.3
+    rate = rate_of(before, now)
+    assert rate is not None
+    assert rate.cores == pytest.approx(3000, abs=600)
+    assert rate.waiting > 0.3
     finished(program)
     after = node.usage()
     assert (after.processes, after.used_bytes) == ((), 0)

@@ -8,7 +8,7 @@ from topoalloc.agent.share_board import ShareBoard
 from topoalloc.sharing.overuse import Overuse
 from topoalloc.sharing.share_file import CORES_FULL, ShareLimits, shown_gpu
 from topoalloc.sharing.share_owners import ShareOwner
-from topoalloc.sharing.share_sample import STILL, ShareSample
+from topoalloc.sharing.share_sample import ShareSample
 from topoalloc.sharing.usage import Usage
 
 # What became of a question or connection (share_sockets).
@@ -51,14 +51,14 @@ def metrics_text(board: ShareBoard) -> str:
 def _values(sample: ShareSample, board: ShareBoard, over: set[str]) -> tuple[float | None, ...]:
     limits = sample.limits if isinstance(sample.limits, ShareLimits) else None
     usage = sample.usage if isinstance(sample.usage, Usage) else None
-    paced = board.paced.get(sample.name)
+    paced, rate = board.paced.get(sample.name), board.rates.get(sample.name)
     return (
         None if limits is None else limits.memory_bytes,
         None if limits is None else limits.cores / CORES_FULL,
         None if paced is None else paced / CORES_FULL,
         None if usage is None else usage.explicit_bytes,
         None if usage is None else usage.implicit_bytes,
-        None if usage is None else board.rates.get(sample.name, STILL).cores / CORES_FULL,
+        None if usage is None or rate is None else rate.cores / CORES_FULL,
         None if usage is None else len(usage.processes),
         None if usage is None else usage.gpu_time_ns / 1e9,
         None if usage is None else usage.waited_ns / 1e9,

@@ -14,7 +14,7 @@ from topoalloc.agent.share_sockets import ShareSockets, SocketOwner
 from topoalloc.sharing.pace import PACE_PERIOD_S, PaceShare, PaceState, is_wanting, pace
 from topoalloc.sharing.share_file import ShareLimits, gpu_of, shown_gpu
 from topoalloc.sharing.share_owners import ShareOwner, owners_text
-from topoalloc.sharing.share_sample import ShareSample, rate_of
+from topoalloc.sharing.share_sample import ShareSample, rate_of, rates_of
 from topoalloc.sharing.usage import Usage
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class ShareRounds:
             return
         owners = self._owners()
         board = self._board
-        board.rates = {sample.name: rate_of(self._before.get(sample.name), sample) for sample in samples}
+        board.rates = rates_of(self._before, samples)
         board.samples, board.owners = samples, owners
         board.socket_counts = self._sockets.counts.copy()
         self._before = {sample.name: sample for sample in samples}
@@ -126,5 +126,6 @@ def _pace_share(before: ShareSample | None, now: ShareSample) -> PaceShare | Non
         return None
     if not isinstance(usage, Usage):
         return PaceShare(now.name, limits.cores, limits.cores, used=limits.cores, wanting=True)
-    used = rate_of(before, now).cores
+    rate = rate_of(before, now)
+    used = 0 if rate is None else rate.cores  # seen for the first time: it has not begun, or the next period shows it
     return PaceShare(now.name, limits.cores, limits.cores_max, used, is_wanting(usage.wanting_at_ns, now.at_ns))

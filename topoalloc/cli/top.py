@@ -12,7 +12,7 @@ from topoalloc.agent.share_files import OWNERS, read_list, read_shares, share_na
 from topoalloc.cli.usage_table import SharesSeen, usage_json, usage_table
 from topoalloc.errors import InputError, MachineError
 from topoalloc.sharing.share_owners import parse_owners
-from topoalloc.sharing.share_sample import ShareSample, UsageRate, rate_of
+from topoalloc.sharing.share_sample import ShareSample, rates_of
 
 INTERVAL_S = 1.0
 INTERVAL_MIN_S, INTERVAL_MAX_S = 0.1, 3600.0
@@ -39,7 +39,11 @@ def run(args: argparse.Namespace) -> int:
     while True:
         time.sleep(args.interval)
         now = _samples(args.run_dir)
-        seen = SharesSeen(now, _rates(before, now), parse_owners(read_list(args.run_dir, OWNERS)))
+        seen = SharesSeen(
+            now,
+            rates_of({sample.name: sample for sample in before}, now),
+            parse_owners(read_list(args.run_dir, OWNERS)),
+        )
         text = usage_json(seen) if args.form == "json" else usage_table(seen)
         sys.stdout.write((_CLEAR if is_screen else "") + text)
         sys.stdout.flush()
@@ -58,8 +62,3 @@ def _samples(run_dir: str) -> tuple[ShareSample, ...]:
         raise MachineError(f"{run_dir} may not be read{why}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{run_dir} cannot be read: {getattr(error, 'strerror', None) or error}") from None
-
-
-def _rates(before: tuple[ShareSample, ...], now: tuple[ShareSample, ...]) -> dict[str, UsageRate]:
-    earlier = {sample.name: sample for sample in before}
-    return {sample.name: rate_of(earlier.get(sample.name), sample) for sample in now}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from topoalloc.sharing.share_file import CORES_FULL, ShareLimits, shown_gpu
 from topoalloc.sharing.share_owners import ShareOwner
-from topoalloc.sharing.share_sample import STILL, ShareSample, UsageRate
+from topoalloc.sharing.share_sample import ShareSample, UsageRate
 from topoalloc.sharing.usage import Usage
 
 _HEADINGS = ("GPU", "CONTAINER", "MEMORY", "LIMIT", "GPU%", "LIMIT%", "WAIT%", "PROCS", "REFUSED")
@@ -18,7 +18,7 @@ OWNER_CHARACTERS_MAX = 60
 
 @dataclass(frozen=True, slots=True)
 class SharesSeen:
-    """Shares, what they did over the interval, and whose they are, by name."""
+    """Shares, what they did over the interval as far as it is known, and whose they are, by name."""
 
     samples: tuple[ShareSample, ...]
     rates: Mapping[str, UsageRate]
@@ -50,15 +50,15 @@ def usage_json(seen: SharesSeen) -> str:
 def _row(sample: ShareSample, seen: SharesSeen) -> tuple[str, ...]:
     limits = sample.limits if isinstance(sample.limits, ShareLimits) else None
     usage = sample.usage if isinstance(sample.usage, Usage) else None
-    rate, owner = seen.rates.get(sample.name, STILL), seen.owners.get(sample.name)
+    rate, owner = seen.rates.get(sample.name), seen.owners.get(sample.name)
     return (
         shown_gpu(sample.name, limits),
         (str(owner) if owner is not None else sample.name)[:OWNER_CHARACTERS_MAX],
         "?" if usage is None else _mib(usage.used_bytes),
         "?" if limits is None else "-" if limits.memory_bytes is None else _mib(limits.memory_bytes),
-        "?" if usage is None else _percent(rate.cores),
+        "?" if usage is None or rate is None else _percent(rate.cores),
         "?" if limits is None else _cores(limits),
-        "?" if usage is None else f"{100 * rate.waiting:.0f}",
+        "?" if usage is None or rate is None else f"{100 * rate.waiting:.0f}",
         "?" if usage is None else str(len(usage.processes)),
         "?" if usage is None else str(usage.refused),
     )
@@ -69,7 +69,7 @@ def _entry(sample: ShareSample, seen: SharesSeen) -> dict[str, object]:
     owner = seen.owners.get(sample.name)
     if owner is not None:
         entry["owner"] = {"namespace": owner.namespace, "pod": owner.pod, "container": owner.container}
-    limits, usage, rate = sample.limits, sample.usage, seen.rates.get(sample.name, STILL)
+    limits, usage, rate = sample.limits, sample.usage, seen.rates.get(sample.name)
     entry["gpu"] = shown_gpu(sample.name, limits if isinstance(limits, ShareLimits) else None)
     if isinstance(limits, ShareLimits):
         entry["limits"] = {
@@ -81,8 +81,8 @@ def _entry(sample: ShareSample, seen: SharesSeen) -> dict[str, object]:
         entry["usage"] = {
             "explicit_bytes": usage.explicit_bytes,
             "implicit_bytes": usage.implicit_bytes,
-            "cores_percent": 100 * rate.cores / CORES_FULL,
-            "waiting_percent": round(100 * rate.waiting, 1),
+            "cores_percent": None if rate is None else 100 * rate.cores / CORES_FULL,
+            "waiting_percent": None if rate is None else round(100 * rate.waiting, 1),
             "gpu_time_ns": usage.gpu_time_ns,
             "waited_ns": usage.waited_ns,
             "refused": usage.refused,

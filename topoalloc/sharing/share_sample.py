@@ -5,6 +5,7 @@ Counters are the tenant's: they may go back or leap, so every figure is held wit
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from topoalloc.sharing.share_file import CORES_FULL, ShareLimits, ShareRefusal
@@ -31,15 +32,12 @@ class UsageRate:
     waiting: float
 
 
-STILL = UsageRate(0, 0.0)
-
-
-def rate_of(before: ShareSample | None, now: ShareSample) -> UsageRate:
-    """The rate between two samples of one grant; nothing where there are not two, or one could not be read."""
+def rate_of(before: ShareSample | None, now: ShareSample) -> UsageRate | None:
+    """The rate between two samples of one grant; None where there are not two, or one could not be read."""
     if before is None or before.inode != now.inode or now.at_ns <= before.at_ns:
-        return STILL
+        return None
     if not isinstance(before.usage, Usage) or not isinstance(now.usage, Usage):
-        return STILL
+        return None
     interval_ns = now.at_ns - before.at_ns
     gpu_time_ns = max(0, now.usage.gpu_time_ns - before.usage.gpu_time_ns)
     waited_ns = max(0, now.usage.waited_ns - before.usage.waited_ns)
@@ -48,3 +46,9 @@ def rate_of(before: ShareSample | None, now: ShareSample) -> UsageRate:
         cores=min(CORES_FULL, gpu_time_ns * CORES_FULL // interval_ns),
         waiting=min(1.0, waited_ns / (interval_ns * processes)),
     )
+
+
+def rates_of(before: Mapping[str, ShareSample], now: Iterable[ShareSample]) -> dict[str, UsageRate]:
+    """The rates that are known, by the share's name."""
+    rates = ((sample.name, rate_of(before.get(sample.name), sample)) for sample in now)
+    return {name: rate for name, rate in rates if rate is not None}
