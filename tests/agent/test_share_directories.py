@@ -214,6 +214,17 @@ def test_a_directory_that_somebody_removed_is_made_again_at_the_next_round(tmp_p
         assert uncounted(tree(tmp_path)) == wanted_tree(BUILTIN, {SHARE.name: SHARE})
 
 
+def test_a_file_that_somebody_removed_is_made_again_when_the_agent_starts(tmp_path: Path) -> None:
+    with directories(tmp_path) as shares:
+        shares.put(SHARE, fresh=True)
+        (tmp_path / "shares" / SHARE.name / "share").unlink()
+        shares.settle({SHARE.name: SHARE}, remove_others=True)
+        assert "share" not in names_in(tmp_path / "shares" / SHARE.name)
+    with directories(tmp_path) as shares:
+        shares.settle({SHARE.name: SHARE}, remove_others=False)
+        assert "share" in names_in(tmp_path / "shares" / SHARE.name)
+
+
 def test_what_nobody_holds_goes_only_when_that_is_sure(tmp_path: Path) -> None:
     with directories(tmp_path) as shares:
         shares.put(SHARE, fresh=True)
