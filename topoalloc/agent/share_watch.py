@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +26,7 @@ log = logging.getLogger(__name__)
 FIRST_SHARE_PERIOD_S = 1.0
 RESTARTS_MAX = 5
 RESTART_PAUSE_S = 5.0  # doubles each time
+RAN_WELL_S = 600.0
 THREAD_JOIN_MAX_S = 2.0
 
 Memory = Callable[[str], Mapping[int, int | None] | None]
@@ -170,8 +172,10 @@ class ShareWatch:
         server.run(stop)
 
     def _kept(self, name: str, run: Callable[[], None], stop: threading.Event) -> None:
-        """Run it, and again after a fault, a few times."""
-        for attempt in range(RESTARTS_MAX + 1):
+        """Run it, and again after a fault, a few times; what ran well for a while has not failed before."""
+        attempt = 0
+        while attempt <= RESTARTS_MAX:
+            began_at_s = time.monotonic()
             try:
                 run()
                 return
@@ -179,8 +183,10 @@ class ShareWatch:
                 log.warning("%s: %s", name, error)
             except Exception:  # whatever it is, the rest of the agent goes on
                 log.exception("%s ended by a fault", name)
+            attempt = 0 if time.monotonic() - began_at_s > RAN_WELL_S else attempt
             if stop.wait(self._restart_pause_s * 2**attempt):
                 return
+            attempt += 1
         log.error("%s failed %d times and is not tried again", name, RESTARTS_MAX + 1)
 
 

@@ -40,10 +40,10 @@ def run(args: argparse.Namespace) -> int:
     failed = False
     limits = _limits(args.root)
     if isinstance(limits, int):
-        print(
-            f"FAIL share: {SHARE_DIRECTORY}/share cannot be read ({os.strerror(limits)}): this container has no limits"
-        )
-        return NO_SHARE
+        none = limits == errno.ENOENT
+        words = "this container has no limits" if none else "its limits are unknown, and GPU memory is refused"
+        print(f"FAIL share: {SHARE_DIRECTORY}/share cannot be read ({os.strerror(limits)}): {words}")
+        return NO_SHARE if none else 1
     for passed, name, words in _checks(args.root, limits):
         print(f"{'PASS' if passed else 'FAIL'} {name}: {words}", flush=True)
         failed |= not passed

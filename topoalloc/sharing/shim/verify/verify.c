@@ -105,9 +105,10 @@ static int read_share(struct share *share)
     char text[SHARE_BYTES_MAX + 1];
     ssize_t count = read_below(SHARE_DIRECTORY "/share", text, sizeof text);
     if (count < 0) {
-        check(0, "share", "%s/share cannot be read (%s): this container has no limits", SHARE_DIRECTORY,
-              strerror(errno));
-        return NO_SHARE;
+        int none = errno == ENOENT;
+        check(0, "share", "%s/share cannot be read (%s): %s", SHARE_DIRECTORY, strerror(errno),
+              none ? "this container has no limits" : "its limits are unknown, and GPU memory is refused");
+        return none ? NO_SHARE : 1;
     }
     const char *memory = value_of(text, "memory"), *cores = value_of(text, "cores"),
                *cores_max = value_of(text, "cores-max");
