@@ -249,7 +249,7 @@ def full_node(node: Node) -> None:
 @pytest.mark.parametrize("policy", list(Policy))
 def test_eight_shares_that_fill_more_than_half_of_a_gpu_take_eight_gpus_and_a_ninth_is_refused(policy: Policy) -> None:
     machine, settings = load_machine([MACHINE], 80 * 1024**3), KubeletSettings(policy=policy)
-    with running_node(machine, Config(), settings, Behaviour(), 0) as node:
+    with running_node(machine, Config(leftovers="withhold"), settings, Behaviour(), 0) as node:
         full_node(node)
 
         assert not node.kubelet.admit(asking("ninth")).admitted
@@ -258,7 +258,7 @@ def test_eight_shares_that_fill_more_than_half_of_a_gpu_take_eight_gpus_and_a_ni
 @pytest.mark.parametrize("policy", [Policy.NONE, Policy.SINGLE_NUMA_NODE])
 def test_what_two_of_eight_leave_is_given_to_the_next_two(policy: Policy) -> None:
     machine, settings = load_machine([MACHINE], 80 * 1024**3), KubeletSettings(policy=policy)
-    with running_node(machine, Config(), settings, Behaviour(limits_requests=False), 0) as node:
+    with running_node(machine, Config(leftovers="withhold"), settings, Behaviour(limits_requests=False), 0) as node:
         full_node(node)
         for name in ("uid-p1", "uid-p6"):
             node.kubelet.finish(name)

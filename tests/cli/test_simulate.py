@@ -123,11 +123,18 @@ def test_the_same_seed_gives_the_same_bytes_in_every_process(scratch: Path) -> N
     assert len(outputs_of("-m", "topoalloc", "simulate", *arguments)) == 1
 
 
+def kept_back(scratch: Path) -> str:
+    config = scratch / "config.yaml"
+    config.write_text("leftovers: withhold\n")
+    return str(config)
+
+
 @pytest.mark.parametrize("without", [(), ("--without", "pods-api")], ids=["pods told", "pods not told"])
 def test_leftovers_that_are_kept_back_are_the_same_in_every_process(scratch: Path, without: tuple[str, ...]) -> None:
     amounts = [60, 30, 60, 45, 60, 100, 60, 20, 60, 35, 60, 10, 150]
     pods = pods_file(scratch, *(pod_yaml(f"p{n}", {CORE: c, MEMORY: 40}, {CORE: 7}) for n, c in enumerate(amounts)))
     arguments = ["--node", str(DGX_A100), "--pods", pods, "--gpu-memory", "40GiB", "--policy", "best-effort", *without]
+    arguments += ["--config", kept_back(scratch)]
     assert len(outputs_of("-m", "topoalloc", "simulate", *arguments)) == 1
 
 
@@ -136,7 +143,7 @@ def test_pods_that_fill_more_than_half_of_a_gpu_are_spread_over_all_numa_nodes(
 ) -> None:
     pods = pods_file(scratch, *(pod_yaml(f"p{number}", {CORE: 60, MEMORY: 32}) for number in range(9)))
     arguments = ["--node", str(DGX_A100), "--pods", pods, "--gpu-memory", "40GiB", "--policy", "restricted"]
-    document = simulated(capsys, arguments)
+    document = simulated(capsys, [*arguments, "--config", kept_back(scratch)])
     assert [pod["admitted"] for pod in document["pods"]] == [True] * 8 + [False]
     gpus = [gpu["id"] for pod in document["pods"] for one in pod["containers"] for gpu in one["gpus"]]
     assert sorted(gpus) == [f"GPU{number}" for number in range(8)]

@@ -23,7 +23,7 @@ AGAIN_S = 30.0  # the agent looks every 2 s while something is kept back; the po
 @pytest.fixture(scope="module", params=["best-effort", "single-numa-node"])
 def cluster(images: tuple[Path, ...], request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with Cluster("azure-ndv5.nccl-topo.xml", request.param, images=images) as made:
-        Deployment(made).apply()
+        Deployment(made, config={"leftovers": "withhold"}).apply()
         Deployment(made).wait_registered()
         yield made
 

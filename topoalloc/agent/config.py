@@ -64,7 +64,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     memory_unit: str = "256MiB"
     nic_pools: tuple[NicPoolKeys, ...] = (NicPoolKeys(NIC_RESOURCE),)
     numa: dict[str, NumaReporting] = msgspec.field(default_factory=dict)
-    leftovers: Literal["withhold", "offer"] = "withhold"
+    leftovers: Literal["withhold", "offer"] = "offer"
     gpu_memory: str | None = None
     injection: Literal["auto", "device-nodes", "mounts", "envvar", "cdi", "none"] = "auto"
     cdi_kind: str = NVIDIA_CDI_KIND
