@@ -219,3 +219,14 @@ def test_memory_asked_after_a_long_pause_goes_beside_the_cores_that_still_wait_f
     preference = answer(MEMORY_RESOURCE, 1, holdings={Owner("ns", "pod", "app"): half})
 
     assert (positions(preference) == {5}) is beside
+
+
+def test_memory_asked_by_nobody_known_goes_beside_cores_that_wait_for_it_while_another_is_speaking():
+    other = Owner("ns", "other", "app")
+    talk = Conversation(other, "uid-other", None, None, frozenset(), NOW_S, listed=True)
+    half = Holding(cores(5, 10), confirmed=True, call=1, granted_at_s=NOW_S - 3)
+    whole = Holding(cores(2, 10) | memory(2, 1), confirmed=True, call=2, granted_at_s=NOW_S - 1)
+
+    preference = answer(MEMORY_RESOURCE, 1, holdings={Owner("ns", "pod", "app"): half, other: whole}, talk=talk)
+
+    assert positions(preference) == {5}

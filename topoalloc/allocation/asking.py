@@ -69,7 +69,8 @@ def ask(
     if isinstance(who, Unidentified):
         choice = _guessed(board, question, view, nodes)
         doubted = doubted_owner(state, inventory, question.resource, now_s)
-        half = doubted or widowed_owner(state, inventory, question.resource, now_s)
+        goes_on = state.conversation is not None and state.conversation.owner == owner
+        half = doubted or (None if goes_on else widowed_owner(state, inventory, question.resource, now_s))
         if half is not None:
             choice = _beside(board, question, view_for(state, inventory, half), nodes) or choice
     else:
@@ -130,13 +131,13 @@ def _held_by(state: State, inventory: Inventory, owner: Owner) -> list[Device]:
 
 
 def widowed_owner(state: State, inventory: Inventory, resource: Resource, now_s: float) -> Owner | None:
-    """Whoever was last granted one half of a share and not yet the other, if that was too long ago for a conversation.
+    """Whoever was last granted one half of a share and not yet the other.
 
-    A kubelet under load can take longer than that between two calls of one container. A place beside that half is
-    right for its container and does no harm to another.
+    A kubelet that is ended between a container's two calls asks for the second when it runs again, after those of other
+    pods; and one under load can pause for longer than a conversation lasts. A place beside that half is right for its
+    container and does no harm to another.
     """
-    talk = state.conversation
-    if resource.kind is ResourceKind.NIC or (talk is not None and talk.open_at(now_s)):
+    if resource.kind is ResourceKind.NIC:
         return None
     halves = {
         owner: holding.call
