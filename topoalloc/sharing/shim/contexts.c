@@ -225,6 +225,8 @@ static int too_large(uint64_t free_before)
     uint64_t limit = atomic_load(&process_limits.memory_bytes), total = usage_total();
     int nearly_full = total > limit || limit - total < LARGE_MODULE_BYTES;
     uint64_t free_after = free_on_card(), took = free_before > free_after ? free_before - free_after : 0;
+    if (process_limits_memory())
+        measure_saw(took);
     if (!process_limits_memory() ||
         (atomic_fetch_add(&unmeasured_bytes, took) + took < LARGE_MODULE_BYTES && !nearly_full))
         return 0;

@@ -260,6 +260,17 @@ static int has_no_room_for(uint64_t bytes)
     return (total < limit ? limit - total : 0) < NEARLY_FULL_BYTES + bytes;
 }
 
+void measure_saw(uint64_t bytes)
+{
+    local_lock_take(&measuring);
+    if (believed_bytes && bytes < UINT64_MAX / 2 - believed_bytes) {
+        believed_bytes += bytes;
+        usage_set_implicit(believed_bytes, 1);
+        atomic_store(&given_back, 1); /* a part of it may be somebody else's: measured again before it refuses anything */
+    }
+    local_lock_drop(&measuring);
+}
+
 int measure_is_nearly_full(void)
 {
     return has_no_room_for(0);

@@ -6,6 +6,7 @@
 
 /* Brings implicit_bytes of the ledger up to date. 1: measured, 0: nobody could tell and the guess stays. */
 int measure_now(void);
+void measure_saw(uint64_t bytes); /* so much less is free on the card: counted until measurements agree on less */
 int measure_is_nearly_full(void); /* what the driver takes unasked decides */
 void measure_if_nearly_full(uint64_t bytes); /* before so much is charged where little is left */
 /* Before something is refused: what was given back in the last moments counts only when it was measured twice, so that
