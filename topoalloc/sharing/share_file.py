@@ -106,10 +106,11 @@ def _limits(values: dict[str, str]) -> ShareLimits | ShareRefusal:
     numbers: dict[str, int] = {}
     for key in ("generation", "cores", "cores-max", "memory", "context"):
         text = values[key]
-        is_none = key == "memory" and text == "none"
-        if not is_none and (not _NUMBER.fullmatch(text) or int(text) > NUMBER_MAX):
+        if key == "memory" and text == "none":
+            continue
+        if not _NUMBER.fullmatch(text) or int(text) > NUMBER_MAX:
             return ShareRefusal(f"{key} {text[:32]!r} is no number")
-        numbers[key] = -1 if is_none else int(text)
+        numbers[key] = int(text)
     if not 1 <= numbers["cores"] <= numbers["cores-max"] <= CORES_FULL:
         return ShareRefusal("cores and cores-max are not in order")
     if values["without-usage"] not in {"refuse", "allow"}:
@@ -121,7 +122,7 @@ def _limits(values: dict[str, str]) -> ShareLimits | ShareRefusal:
         gpu=None if values["gpu"] == "-" else values["gpu"],
         cores=numbers["cores"],
         cores_max=numbers["cores-max"],
-        memory_bytes=None if values["memory"] == "none" else numbers["memory"],
+        memory_bytes=numbers.get("memory"),
         context_bytes=numbers["context"],
         refuses_without_usage=values["without-usage"] == "refuse",
     )
