@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
@@ -51,10 +50,11 @@ def answer(
     without: frozenset[str] = frozenset(),
     must: frozenset[str] = frozenset(),
     talk: Conversation | None = None,
+    restored: frozenset[str] = frozenset(),
 ) -> Preference:
     found = INVENTORY.resource(resource)
     assert found is not None
-    state = replace(State(holdings=MappingProxyType(holdings or {})), conversation=talk)
+    state = State(holdings=MappingProxyType(holdings or {}), conversation=talk, restored=restored)
     taken = {device_id for holding in state.holdings.values() for device_id in holding.ids}
     available = tuple(d.id for d in found.devices if d.id not in taken | without) + tuple(must)
     others = tuple(
@@ -230,3 +230,21 @@ def test_memory_asked_by_nobody_known_goes_beside_cores_that_wait_for_it_while_a
     preference = answer(MEMORY_RESOURCE, 1, holdings={Owner("ns", "pod", "app"): half, other: whole}, talk=talk)
 
     assert positions(preference) == {5}
+
+
+def test_memory_asked_by_nobody_known_keeps_away_from_gpus_held_whole_which_miss_no_half():
+    half = Holding(cores(0, 100), confirmed=True, call=1, granted_at_s=NOW_S - 3)
+
+    preference = answer(MEMORY_RESOURCE, 1, holdings={Owner("ns", "whole", "app"): half})
+
+    assert 0 not in positions(preference)
+
+
+@pytest.mark.parametrize(("resource", "size", "place"), [(NIC_RESOURCE, 1, {1}), (MEMORY_RESOURCE, 4, {2})])
+def test_what_is_asked_first_of_a_kubelet_that_has_just_started_is_where_its_own_record_leaves_cores(
+    resource: str, size: int, place: set[int]
+):
+    gone = cores(0, 100) | cores(1, 100)
+
+    assert positions(answer(resource, size)) == {0}
+    assert positions(answer(resource, size, restored=gone)) == place

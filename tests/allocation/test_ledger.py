@@ -133,6 +133,14 @@ def test_an_unnamed_speaker_whose_pod_was_listed_before_is_not_the_new_pod():
     assert state.conversation is None
 
 
+def test_the_conversation_ends_with_the_kubelet_that_led_it():
+    spoke = listed(speaking(APP, listed_before=True), replace(listing(("pod", "app", {"c1"}), calls=9), kubelet=1))
+    talk = speaking(APP, listed_before=True).conversation
+
+    assert listed(replace(spoke, conversation=talk), replace(listing(calls=9), kubelet=1)).conversation is not None
+    assert listed(replace(spoke, conversation=talk), replace(listing(calls=9), kubelet=2)).conversation is None
+
+
 def test_a_kubelet_that_has_just_started_does_not_disprove_what_the_one_before_vouched_for():
     confirmed = state_of(APP, replace(YOUNG, confirmed=True, kubelet=1))
 

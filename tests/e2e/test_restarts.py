@@ -24,7 +24,7 @@ from tests.e2e.cluster.namespaces import wait_for
 from tests.e2e.cluster.node import Node
 from tests.e2e.deployment import IMAGE, REGISTERED_S, Deployment
 from tests.e2e.judge import faults
-from tests.e2e.pods import all_pods, create, delete, delete_all, verdict, verdicts
+from tests.e2e.pods import Verdict, all_pods, create, delete, delete_all, verdict, verdicts
 from tests.e2e.workloads import CORE, MEMORY, NIC, asks_for_half, container, pod, random_pod
 
 SLOW = bool(os.environ.get("TOPOALLOC_SLOW"))
@@ -158,6 +158,23 @@ def test_restarts_of_the_kubelet_lose_nothing(life: Life, record_property: Calla
     # Open (docs/FIDELITY.md): once in some twenty restarts the kubelet's dial-back waits for ten seconds.
     assert sorted(seconds)[-2] <= BACK_S
     assert max(seconds) <= LATE_S
+
+
+def test_a_kubelet_that_still_has_dead_pods_on_record_is_answered_as_well(cluster: Cluster) -> None:
+    """Until its pod sources are ready it names nobody, and offers no core of the GPUs that those pods held."""
+    node, deployment = cluster.nodes[0], Deployment(cluster)
+    for _ in range(ROUNDS):
+        create(cluster, pod("gone", [container("c", {CORE: 300}), container("d", {CORE: 300})]))
+        assert verdict(cluster, "gone").admitted
+        delete_all(cluster)
+        old = socket_mark(node)
+        node.restart_kubelet()
+        new_socket(node, old)
+        wait_for(lambda: deployment.kubelet_has_some(node), REGISTERED_S, "every resource at the kubelet", 0.01)
+        create(cluster, pod("p", [container("c", {CORE: 30, MEMORY: 16, NIC: 1})]))
+        assert verdict(cluster, "p") == Verdict(True, "", "")
+        assert [str(fault) for fault in faults(cluster, node)] == []
+        delete_all(cluster)
 
 
 def test_kills_of_the_agent_lose_nothing(life: Life, record_property: Callable[[str, object], None]) -> None:

@@ -203,6 +203,7 @@ class Desk:
             # When the pods are told again after a kubelet's start, what was guessed in between is put right.
             self._list_now(patient=True)
         self._learn_leftovers(roster)
+        self._keep(replace(self._state, restored=self._restored if roster is None else frozenset()))
         alignment = self._kubelet_config.alignment()
         state, preference = ask(self._state, self._inventory, self._board, question, roster, alignment, self._clock_s())
         self._keep(state)

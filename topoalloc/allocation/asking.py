@@ -135,7 +135,8 @@ def widowed_owner(state: State, inventory: Inventory, resource: Resource, now_s:
 
     A kubelet that is ended between a container's two calls asks for the second when it runs again, after those of other
     pods; and one under load can pause for longer than a conversation lasts. A place beside that half is right for its
-    container and does no harm to another.
+    container and does no harm to another. Whole GPUs miss no half: their memory goes with them, and nobody else finds
+    a place there.
     """
     if resource.kind is ResourceKind.NIC:
         return None
@@ -145,12 +146,17 @@ def widowed_owner(state: State, inventory: Inventory, resource: Resource, now_s:
         if now_s - holding.granted_at_s <= WIDOWED_MAX_S
         and not holding.init
         and _kinds(inventory, holding.ids) == {OTHER_HALF[resource.kind]}
+        and _cores(inventory, holding.ids) < CORES_PER_GPU
     }
     return max(halves, key=lambda owner: (halves[owner], owner), default=None)
 
 
 def _kinds(inventory: Inventory, ids: frozenset[str]) -> set[ResourceKind]:
     return {inventory.devices[device_id].kind for device_id in ids} - {ResourceKind.NIC}
+
+
+def _cores(inventory: Inventory, ids: frozenset[str]) -> int:
+    return sum(inventory.devices[device_id].kind is ResourceKind.CORE for device_id in ids)
 
 
 def _new_owner(state: State) -> tuple[State, Owner]:

@@ -101,6 +101,9 @@ class State:
     listed_at_call: int | None = None  # how many calls had come in before the latest list
     narrows: bool | None = None  # whether the kubelet has been seen to narrow candidates to NUMA nodes
     withheld: frozenset[str] = frozenset()  # free ids reported Unhealthy, see `withholding`
+    # What a kubelet that has just started has on record: ids of pods that ended before it are offered to nobody until
+    # its pod sources are ready (UpdateAllocatedDevices waits for them). Empty once they are.
+    restored: frozenset[str] = frozenset()
 
     def just_refused(self, uid: str, now_s: float) -> bool:
         """Whether this pod was refused so lately that its next call cannot have come yet."""
@@ -208,7 +211,9 @@ def listed(state: State, listing: Listing) -> State:
     for owner, ids in shown.items():
         table[owner] = _confirmed(state.holdings.get(owner), ids, taken, listing)
     before = pods if state.pods_listed is None else state.pods_listed
-    talk = _going_on(_named(state.conversation, shown), pods - before)
+    # Calls end with the kubelet that made them; what its successor still asks for a container stands beside its half.
+    same_kubelet = state.pods_listed is None or state.kubelet == listing.kubelet
+    talk = _going_on(_named(state.conversation, shown), pods - before) if same_kubelet else None
     return replace(
         state,
         holdings=_frozen(table),

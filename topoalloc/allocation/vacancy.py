@@ -28,7 +28,8 @@ class View:
 
     `own`: ids it holds already; `foreign`: ids that others hold, those of other containers of its pod (`mates`) too.
     `reusable`: ids of its pod's finished init containers, which the kubelet takes first and without asking.
-    `withheld`: free ids that the kubelet was told are Unhealthy; a list that it has not read yet may still offer them.
+    `withheld`: free ids that the kubelet is not going to offer: it was told that they are Unhealthy (a list that it has
+    not read yet may still offer them), or it has just started and has them on record for pods that are gone.
     """
 
     inventory: Inventory
@@ -63,9 +64,8 @@ def view_for(state: State, inventory: Inventory, owner: Owner) -> View:
             mates |= held.ids
     holding = state.holdings.get(owner)
     own = holding.ids if holding else frozenset[str]()
-    return View(
-        inventory, own, frozenset(foreign), frozenset(mates), frozenset(reusable), state.unhealthy, state.withheld
-    )
+    withheld = (state.withheld | state.restored) - own - foreign - reusable
+    return View(inventory, own, frozenset(foreign), frozenset(mates), frozenset(reusable), state.unhealthy, withheld)
 
 
 def candidates(question: Question, foreign: frozenset[str]) -> tuple[Device, ...]:
@@ -161,7 +161,9 @@ def _nics_free(pool: str, question: Question, view: View, nodes: frozenset[int] 
     free = [
         device
         for device in resource.devices
-        if device.id not in view.foreign and device.key not in view.unhealthy and (not asked or device.id in offered)
+        if device.id not in view.foreign
+        and device.key not in view.unhealthy
+        and (device.id in offered if asked else device.id not in view.withheld)
     ]
     if nodes is not None and resource.numa is NumaReporting.NODE and not asked:
         free = [device for device in free if nodes.issuperset(device.numa_nodes)]

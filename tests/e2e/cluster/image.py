@@ -42,6 +42,9 @@ _BASE_COMMAND = (
 _PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "proxy", "timeout", "default-timeout", "cert")
 _COMMAND_TIMEOUT_S = 1800.0  # packages are fetched and compiled on whatever machine this is
 _LOG_LINES_SHOWN = 40
+# runc copies itself into a sealed file; on some kernels the sealing finds a page of it still in use.
+PASSING_FAULT = "sealing memfd copy: Device or resource busy"
+TRIES = 3
 FORGET_AFTER_S = 3600.0
 _IMAGES_KEPT_MAX = 60  # a build makes about ten, of which a changed code repeats three
 
@@ -209,7 +212,18 @@ def _put(path: Path, content: bytes) -> None:
 
 
 def _run(cache: Path, command: Sequence[str]) -> str:
-    """The command's output; its complaints go to a log whose end is shown when it fails."""
+    """The command's output; its complaints go to a log whose end is shown when it fails for good."""
+    for _ in range(TRIES - 1):
+        try:
+            return _run_once(cache, command)
+        except RuntimeError as fault:
+            if PASSING_FAULT not in str(fault):
+                raise
+            print(f"once more, {command[0]} failed for the moment: {PASSING_FAULT}", flush=True)
+    return _run_once(cache, command)
+
+
+def _run_once(cache: Path, command: Sequence[str]) -> str:
     log = cache / "image-build.log"
     with log.open("w") as complaints:
         done = subprocess.run(
