@@ -32,7 +32,6 @@ ROUNDS = 50 if SLOW else 6
 CONTAINERD_ROUNDS = 10 if SLOW else 2
 REBOOTS = 3 if SLOW else 1
 BACK_S = 5.0
-LATE_S = 15.0
 LIVE_PODS_MAX = 8
 BASE_PODS = 3
 EVERYTHING = {CORE: 800, NIC: 8}
@@ -155,9 +154,7 @@ def test_restarts_of_the_kubelet_lose_nothing(life: Life, record_property: Calla
         print(f"kubelet restart {number + 1} of {ROUNDS}: {seconds[-1]:.2f} s", flush=True)
 
     report(record_property, "from a new kubelet.sock until every resource is at the kubelet", seconds)
-    # Open (docs/FIDELITY.md): once in some twenty restarts the kubelet's dial-back waits for ten seconds.
-    assert sorted(seconds)[-2] <= BACK_S
-    assert max(seconds) <= LATE_S
+    assert max(seconds) <= BACK_S
 
 
 def test_a_kubelet_that_still_has_dead_pods_on_record_is_answered_as_well(cluster: Cluster) -> None:
