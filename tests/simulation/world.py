@@ -133,20 +133,22 @@ def live(seed: int, pod_count: int) -> Tally:
             if random.random() < RESTARTS:
                 node.restart_agent()
                 tally.restarts += 1
+            guesses.heard = False
             if random.random() < RESTARTS:
-                node.kubelet.restart(lambda _: node.wait_ready())
                 tally.restarts += 1
-            before, guesses.heard = node.held_nics(), False
-            admission = node.kubelet.admit(pod)
+                while (running := node.running()) and random.random() < ENDINGS:
+                    node.end(random.choice(running))  # the kubelet reads of it when its sources are ready
+                before = node.held_nics(kept_for_the_dead=True)
+                *_, admission = node.kubelet.restart(lambda _: node.wait_ready(), arrivals=[pod])
+            else:
+                before = node.held_nics()
+                admission = node.kubelet.admit(pod)
             tally.unnamed += guesses.heard
             _judge(node, admission, before, tally, named=not guesses.heard)
             node.pause(random.choice(PAUSES_S))
             tally.faults.extend(_withheld_in_use(node))
-            running = [active.uid for active in node.kubelet.pods.active()]
-            if running and random.random() < ENDINGS:
-                uid = random.choice(running)
-                node.kubelet.finish(uid)
-                node.kubelet.delete(uid)
+            if (running := node.running()) and random.random() < ENDINGS:
+                node.end(random.choice(running))
     return tally
 
 
@@ -193,11 +195,19 @@ class _Node:
             lambda listed: all(listed[name].healthy == ids for name, ids in healthy.items()), READY_LIMIT_S
         )
 
-    def held_nics(self) -> dict[str, str]:
-        """NIC keys on record and the pod that has them."""
+    def running(self) -> list[str]:
+        return [active.uid for active in self.kubelet.pods.active()]
+
+    def end(self, uid: str) -> None:
+        self.kubelet.finish(uid)
+        self.kubelet.delete(uid)
+
+    def held_nics(self, *, kept_for_the_dead: bool = False) -> dict[str, str]:
+        """NIC keys on record and the pod that has them, or had them."""
         held = {}
+        active = set(self.running())
         for owner, ids in self.kubelet.devices.tables.recorded.items():
-            if owner.resource == NIC_RESOURCE and owner.pod_uid in {pod.uid for pod in self.kubelet.pods.active()}:
+            if owner.resource == NIC_RESOURCE and (kept_for_the_dead or owner.pod_uid in active):
                 held.update(dict.fromkeys(ids, owner.pod_uid))
         return held
 

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -115,10 +115,10 @@ class SimulatedKubelet:
     def pods(self) -> PodStore:
         return self._pods
 
-    def start(self) -> None:
+    def start(self, *, sources_ready: bool = True) -> None:
         """Read the checkpoint, delete every socket in the plugin directory, listen anew."""
         assert self._process is None, "already started"
-        self._process = KubeletProcess(self._around, self._pods)
+        self._process = KubeletProcess(self._around, self._pods, sources_ready=sources_ready)
 
     def stop(self) -> None:
         """The process ends: streams are cancelled, nothing is said to anybody."""
@@ -126,17 +126,21 @@ class SimulatedKubelet:
         if process is not None:
             process.end()
 
-    def restart(self, before_pods: Callable[[SimulatedKubelet], object] | None = None) -> tuple[Admission, ...]:
-        """Stop, start, and admit the active pods again in their order; returns what came of each.
+    def restart(
+        self,
+        before_pods: Callable[[SimulatedKubelet], object] | None = None,
+        arrivals: Iterable[Pod] = (),
+    ) -> tuple[Admission, ...]:
+        """Stop, start, and admit the active pods again in their order, then `arrivals`, which came while the kubelet
+        was away; returns what came of each.
 
         `before_pods` runs between the start and the first re-admission: plugins that shall be back by then are
-        waited for there.
+        waited for there. All of this is one batch: the pod sources are ready after it.
         """
         self.stop()
         known = self._pods.all()
         self._pods = PodStore()
-        self.start()
-        self.devices.sources_ready = False
+        self.start(sources_ready=False)
         if before_pods is not None:
             before_pods(self)
         admissions = []
@@ -147,6 +151,7 @@ class SimulatedKubelet:
             elif stored.phase is not Phase.PENDING:
                 self._pods.add(stored.pod)
                 self._pods.set_phase(stored.pod.uid, stored.phase, stored.refusal)
+        admissions.extend(self.admit(pod) for pod in arrivals)
         self.devices.sources_ready = True
         return tuple(admissions)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from typing import NoReturn
 
 import grpc
 
@@ -14,17 +16,25 @@ from topoalloc.pb import pods_v1alpha1_pb2_grpc as wire_grpc
 
 
 class PodsService(wire_grpc.PodsServicer):
-    """Serves every pod whose object exists, with its phase; the pod under admission is Pending."""
+    """Serves every pod whose object exists, with its phase; the pod under admission is Pending.
 
-    def __init__(self, pods: PodStore) -> None:
+    Until the kubelet's pod sources are ready it serves nothing.
+    """
+
+    def __init__(self, pods: PodStore, sources_ready: Callable[[], bool]) -> None:
         self._pods = pods
+        self._sources_ready = sources_ready
         self._lock = threading.Lock()
         self._encoded: dict[tuple[str, Phase], bytes] = {}
 
     def ListPods(self, request: wire.ListPodsRequest, context: grpc.ServicerContext) -> wire.ListPodsResponse:  # noqa: N802
+        if not self._sources_ready():
+            _abort_as_initializing(context)
         return wire.ListPodsResponse(pods=[self._bytes_of(stored) for stored in self._pods.all()])
 
     def GetPod(self, request: wire.GetPodRequest, context: grpc.ServicerContext) -> wire.GetPodResponse:  # noqa: N802
+        if not self._sources_ready():
+            _abort_as_initializing(context)
         stored = self._pods.find(request.podUID)
         if stored is None:
             context.abort(grpc.StatusCode.NOT_FOUND, f"pod with UID {request.podUID} not found")
@@ -40,6 +50,11 @@ class PodsService(wire_grpc.PodsServicer):
             with self._lock:
                 self._encoded[key] = known
         return known
+
+
+def _abort_as_initializing(context: grpc.ServicerContext) -> NoReturn:
+    context.abort(grpc.StatusCode.FAILED_PRECONDITION, "Kubelet is initializing")
+    raise AssertionError("abort raises")
 
 
 def message_of(stored: StoredPod) -> core.Pod:

@@ -62,12 +62,13 @@ class Surroundings:
 class KubeletProcess:
     """Starts when it is made; `end` cuts every connection."""
 
-    def __init__(self, around: Surroundings, pods: PodStore) -> None:
+    def __init__(self, around: Surroundings, pods: PodStore, *, sources_ready: bool) -> None:
         sockets, behaviour = around.sockets, around.behaviour
         sockets.plugin_directory.mkdir(parents=True, exist_ok=True, mode=0o750)
         self.devices = DeviceManager(
             sockets.plugin_directory, pods, behaviour, around.chance, around.now_s, around.on_call
         )
+        self.devices.sources_ready = sources_ready
         self.topology_manager = TopologyManager(around.settings, around.numa, self.devices, around.exclusive)
         # Every socket in the directory goes, the plugins' too: that is how they learn of the restart.
         for path in sorted(sockets.plugin_directory.iterdir()):
@@ -98,7 +99,7 @@ class KubeletProcess:
             self._listen(server, sockets.pod_resources)
         if behaviour.pods_api:
             server = self._server()
-            pods_grpc.add_PodsServicer_to_server(PodsService(pods), server)
+            pods_grpc.add_PodsServicer_to_server(PodsService(pods, lambda: self.devices.sources_ready), server)
             self._listen(server, sockets.pods_api)
         # Last, because plugins take this socket for the sign that the kubelet is there.
         server = self._server()
