@@ -56,6 +56,9 @@ class WrittenEvidence:
             for item in listed
         )
 
+    def has_pod(self, owner: Owner) -> bool:
+        return any((item.namespace, item.pod) == (owner.namespace, owner.pod) for item in self.containers or ())
+
 
 class Clock:
     """Time passes by a tenth of a second for each look."""
@@ -233,3 +236,42 @@ def test_at_debug_level_each_question_is_logged_with_its_candidates_per_gpu(capl
 
     key = INVENTORY.gpu_keys[0]
     assert f"30 of [{key} x100], must include [{key} x1]: answered [{key} x30]" in caplog.text
+
+
+def after_an_init_container_of_a_whole_gpu() -> tuple[Desk, WrittenEvidence]:
+    """Its pod's app asked for a NIC alone, so the kubelet keeps the GPU for the pod and lists it nowhere."""
+    demand = PodDemand(
+        "ns",
+        "first",
+        "uid-first",
+        (ContainerDemand("init", ((CORE_RESOURCE, 100),), init=True), ContainerDemand("app", ((NIC_RESOURCE, 1),))),
+    )
+    evidence = WrittenEvidence((demand,))
+    desk = desk_with(evidence)
+    assert gpus_of(admitted(desk, CORE_RESOURCE, 100)) == {0}
+    nic = admitted(desk, NIC_RESOURCE, 1)
+    evidence.pods = (demand, pod("second", cores=10, memory=1))
+    evidence.containers = (ListedContainer("ns", "first", "app", nic),)
+    return desk, evidence
+
+
+def test_a_gpu_that_a_finished_init_container_left_to_its_pod_is_shared_with_nobody() -> None:
+    desk, _ = after_an_init_container_of_a_whole_gpu()
+
+    with pytest.raises(Refused, match="held whole by ns/first/init"):
+        desk.allocate(resource(MEMORY_RESOURCE), first(MEMORY_RESOURCE, 1))
+    assert sum(len(holding.ids) for owner, holding in desk.state.holdings.items() if owner.container == "init") == 100
+
+
+def test_what_a_finished_init_container_left_is_free_once_its_pod_is_gone() -> None:
+    desk, evidence = after_an_init_container_of_a_whole_gpu()
+    evidence.containers = ()
+
+    desk.allocate(resource(MEMORY_RESOURCE), first(MEMORY_RESOURCE, 1))
+
+
+def test_what_the_kubelet_itself_hands_on_no_finished_init_container_holds() -> None:
+    desk, evidence = after_an_init_container_of_a_whole_gpu()
+    evidence.pods = (*(evidence.pods or ())[:1], pod("second", cores=100))
+
+    desk.allocate(resource(CORE_RESOURCE), first(CORE_RESOURCE, 100))

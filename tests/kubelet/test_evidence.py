@@ -153,12 +153,18 @@ def test_a_container_holds_what_the_kubelet_says_and_no_more() -> None:
         assert not evidence.holds(Owner("ns", "pod", "other"), frozenset({"a"}))
 
 
+def test_a_pod_is_there_whatever_its_containers_hold() -> None:
+    with node(Kubelet()) as evidence:
+        assert evidence.has_pod(Owner("ns", "pod", "finished-init"))
+
+
 @pytest.mark.parametrize("code", [grpc.StatusCode.UNKNOWN, grpc.StatusCode.NOT_FOUND])
 def test_a_pod_that_the_kubelet_does_not_know_holds_nothing(code: grpc.StatusCode) -> None:
     kubelet = Kubelet()
     kubelet.failing = code
     with node(kubelet) as evidence:
         assert not evidence.holds(APP, frozenset({"a"}))
+        assert not evidence.has_pod(APP)
 
 
 @pytest.mark.parametrize("trouble", ["fails", "is silent", "is away"])

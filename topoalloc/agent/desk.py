@@ -234,11 +234,21 @@ class Desk:
                 return answer
             asked |= answer.contested.keys()
             released |= {
-                owner: ids
+                owner: self._free_after_all(owner, ids, claim)
                 for owner, ids in answer.contested.items()
-                if self._clock_s() - began_at_s < PROOFS_MAX_S and not self._evidence.holds(owner, ids)
+                if self._clock_s() - began_at_s < PROOFS_MAX_S
             }
         raise Refused("topoalloc: the containers in the way change faster than they can be asked about; try again")
+
+    def _free_after_all(self, owner: Owner, contested: frozenset[str], claim: Claim) -> frozenset[str]:
+        """The contested ids that their owner turns out not to hold.
+
+        No answer shows what a finished init container holds: it lasts as long as its pod, but for what the kubelet
+        itself hands to somebody else.
+        """
+        if self._state.holdings[owner].init and self._evidence.has_pod(owner):
+            return contested & claim.ids
+        return frozenset() if self._evidence.holds(owner, contested) else contested
 
     def _carry_out(self, before: State, grant: Grant, resource: Resource) -> ContainerEdits:
         """Put the container's limits in their place, or take the grant back: nobody runs without the limits that are

@@ -81,6 +81,14 @@ class Evidence:
         answer = self._try("PodResources Get", lambda: pod_resources.holds(owner, ids))
         return True if answer is None else answer
 
+    def has_pod(self, owner: Owner) -> bool:
+        """Whether the pod of a container is still there; without an answer it is taken to be."""
+        pod_resources = self._pod_resources
+        if pod_resources is None or not owner.named:
+            return True
+        answer = self._try("PodResources Get", lambda: pod_resources.has_pod(owner))
+        return True if answer is None else answer
+
     def _try(self, source: str, question: Callable[[], T]) -> T | None:
         """Ask; a failure is said once until the source answers again or fails in another way."""
         try:

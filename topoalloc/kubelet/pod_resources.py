@@ -50,16 +50,25 @@ class PodResources:
 
     def holds(self, owner: Owner, ids: frozenset[str]) -> bool:
         """Whether a container still holds one of these ids, by Get, which has no side effect; raises KubeletError."""
+        pod = self._get(owner)
+        return pod is not None and any(
+            item.container == owner.container and item.ids & ids for item in self._containers(pod)
+        )
+
+    def has_pod(self, owner: Owner) -> bool:
+        """Whether a container's pod is still there, by Get; raises KubeletError."""
+        return self._get(owner) is not None
+
+    def _get(self, owner: Owner) -> pb.PodResources | None:
         request = pb.GetPodResourcesRequest(pod_name=owner.pod, pod_namespace=owner.namespace)
         try:
-            answer = within_rate(lambda: self._stub.Get(request, timeout=GET_TIMEOUT_S, wait_for_ready=True))
+            return within_rate(
+                lambda: self._stub.Get(request, timeout=GET_TIMEOUT_S, wait_for_ready=True)
+            ).pod_resources
         except grpc.RpcError as error:
             if code_of(error) in NO_SUCH_POD:
-                return False
+                return None
             raise KubeletError(f"PodResources Get failed: {reason_of(error)}") from error
-        return any(
-            item.container == owner.container and item.ids & ids for item in self._containers(answer.pod_resources)
-        )
 
     def _containers(self, pod: pb.PodResources) -> tuple[ListedContainer, ...]:
         return tuple(
