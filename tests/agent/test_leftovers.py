@@ -25,7 +25,7 @@ from topoalloc.admission.policy import Policy
 from topoalloc.agent.config import Config
 from topoalloc.agent.desk import Desk
 from topoalloc.allocation.demand import ContainerDemand, PodDemand
-from topoalloc.allocation.ledger import CheckpointEntry, ListedContainer
+from topoalloc.allocation.ledger import CheckpointEntry, ListedContainer, Owner
 from topoalloc.cli.simulation.rehearsal import Node, running_node
 from topoalloc.kubelet.evidence import Evidence
 from topoalloc.kubelet.kubelet_config import KubeletConfig
@@ -278,3 +278,20 @@ def test_leftovers_that_are_offered_are_counted_together_as_ever() -> None:
         admitted = [node.kubelet.admit(asking(f"p{number}")).admitted for number in range(8)]
 
     assert admitted == [True] * 4 + [False] * 4
+
+
+def test_what_an_init_container_left_that_ran_while_the_pods_were_not_told_is_learned_when_they_are():
+    kubelet = Kubelet(Told((), ()))
+    kubelet.desk.rebuild()
+    kubelet.evidence.pods = None
+    ids = kubelet.allocate(CORE_RESOURCE, 100)
+
+    init = ContainerDemand("init", ((CORE_RESOURCE, 100),), init=True)
+    demand = PodDemand("ns", "first", "uid-first", (init, ContainerDemand("app", ())))
+    kubelet.evidence.pods = (demand,)
+    kubelet.evidence.containers = (ListedContainer("ns", "first", "app", frozenset()),)
+    kubelet.evidence.entries = (CheckpointEntry("uid-first", "init", ids),)
+    kubelet.clock.now_s += LIMIT_S
+    kubelet.desk.reconcile()
+
+    assert kubelet.desk.state.holdings[Owner("ns", "first", "init")].ids == ids

@@ -273,10 +273,13 @@ class Desk:
 
     def _ask_roster(self) -> tuple[PodDemand, ...] | None:
         self._roster = self._evidence.roster()
+        if self._roster is None:
+            self._leftovers_known = False  # init containers that run meanwhile have no names
         return self._roster
 
     def _learn_leftovers(self, roster: tuple[PodDemand, ...] | None) -> None:
-        """Once after a start, as soon as the pods are told: what their finished init containers still hold."""
+        """As soon as the pods are told, after a start of ours or the kubelet's: what their finished init containers
+        still hold."""
         if self._leftovers_known or roster is None:
             return
         self._leftovers_known = True
