@@ -123,6 +123,7 @@ def test_a_share_has_the_modes_that_keep_the_nodes_users_out_and_let_the_contain
         f"{leaf}/share": 0o444,
         f"{leaf}/usage": 0o666,
         f"{leaf}/pace": 0o444,
+        f"{leaf}/neighbours": 0o444,
         f"{leaf}/ld.so.preload": 0o444,
         f"{leaf}/library": 0o444,
     }
@@ -169,7 +170,8 @@ def test_after_kill_9_the_directories_of_running_containers_stay_the_same(tmp_pa
         again.settle({SHARE.name: SHARE}, remove_others=True)
 
     assert (leaf.stat().st_ino, (leaf / "share").read_bytes(), (leaf / "usage").stat().st_ino) == before
-    assert sorted(path.name for path in leaf.iterdir()) == ["ld.so.preload", "library", "pace", "share", "usage"]
+    names = ["ld.so.preload", "library", "neighbours", "pace", "share", "usage"]
+    assert sorted(path.name for path in leaf.iterdir()) == names
     assert names_in(tmp_path / "shares") == [SHARE.name]
     shares.close()
 
@@ -413,13 +415,13 @@ def test_after_any_history_the_tree_is_that_of_the_ledger(
         shares.close()
 
 
-def test_what_is_left_alone_is_what_a_container_writes_and_which_library_it_was_given() -> None:
+def test_what_is_left_alone_is_what_is_written_in_place_and_which_library_the_container_was_given() -> None:
     left = {
         name: [f.name for f in enforcement(name).enforced(SHARE, "").files if f.upkeep is Upkeep.LEFT] for name in NAMES
     }
 
     assert left == {
-        "builtin": ["usage", "library"],
+        "builtin": ["usage", "library", "neighbours"],
         "vcuda": ["pids.config"],
         "hami-core": ["share.cache", "lock"],
         "none": [],

@@ -18,6 +18,7 @@ from topoalloc.agent.share_files import (
     read_share,
     share_names,
     write_list,
+    write_neighbours,
     write_pace,
 )
 from topoalloc.sharing.share_file import ShareLimits, ShareRefusal
@@ -157,6 +158,25 @@ def test_an_empty_pace_file_is_begun_and_none_is_made(run_dir: RunDir):
     (leaf / "pace").touch()
     assert write_pace(str(run_dir.path), NAME, 4500)
     assert struct.unpack("=8sQQ", (leaf / "pace").read_bytes())[:2] == (b"\x01TAPACE1", 4500)
+
+
+@pytest.mark.parametrize("before", [struct.pack("=8sQQ", b"\x01ATAIGH1", 10, 20), b""])
+def test_what_neighbours_took_is_written_in_place(run_dir: RunDir, before: bytes):
+    path = run_dir.make() / "neighbours"
+    path.write_bytes(before)
+    inode = path.stat().st_ino
+
+    write_neighbours(str(run_dir.path), NAME, 4500, 77)
+
+    assert (struct.unpack("=8sQQ", path.read_bytes()), path.stat().st_ino) == ((b"\x01ATAIGH1", 4500, 77), inode)
+
+
+def test_a_share_of_another_library_is_told_of_no_neighbours(run_dir: RunDir):
+    leaf = run_dir.make()
+    write_neighbours(str(run_dir.path), NAME, 4500, 77)
+    write_neighbours(str(run_dir.path), OTHER, 4500, 77)
+
+    assert not (leaf / "neighbours").exists()
 
 
 def test_owners_are_for_root_alone_and_replaced_as_a_whole(run_dir: RunDir):

@@ -17,6 +17,7 @@ from topoalloc.agent.share_board import ShareBoard
 from topoalloc.agent.share_files import OWNERS, read_list
 from topoalloc.agent.share_rounds import ShareRounds
 from topoalloc.agent.share_sockets import ShareSockets
+from topoalloc.sharing.neighbours import LOOKS_KEPT
 from topoalloc.sharing.share_owners import ShareOwner, parse_owners
 
 OWNER = ShareOwner("ns", "pod", "app", UID)
@@ -115,6 +116,25 @@ def test_directories_of_other_libraries_get_no_socket_of_ours(node: Node):
         assert answer(connection) == b"unknown\n"
     node.sockets.stop()
     thread.join()
+
+
+def test_each_share_is_told_what_the_others_of_its_gpu_took(node: Node):
+    slot = Slot(node.run_dir.make(NAME, share_bytes(cores=3000, cores_max=3000)), 0)
+    other = Slot(node.run_dir.make(OTHER, share_bytes(cores=5000, cores_max=5000)), 0)
+    for name in (NAME, OTHER):
+        (node.run_dir.leaf(name) / "neighbours").touch()
+    for count in range(LOOKS_KEPT):
+        before_ns = time.monotonic_ns()
+        other.write(gpu_time_ns=count * 10**12)
+        node.rounds.look()
+    slot.end()
+    other.end()
+
+    _, cores, seen_at_ns = struct.unpack("=8sQQ", (node.run_dir.leaf(NAME) / "neighbours").read_bytes())
+    assert cores == 10000  # more than there was time for is all there was
+    assert before_ns <= seen_at_ns <= time.monotonic_ns()
+    # Of the first look nothing is known yet: all of its cores count.
+    assert struct.unpack("=8sQQ", (node.run_dir.leaf(OTHER) / "neighbours").read_bytes())[1] == 3000
 
 
 def test_without_elastic_shares_nothing_is_paced(node: Node):

@@ -163,6 +163,13 @@ def test_an_elastic_share_has_a_pace_which_is_its_own_until_the_agent_sets_anoth
     assert "pace" not in {file.name for file in enforcement("builtin").enforced(SHARE, LEAF).files}
 
 
+def test_a_share_has_a_place_where_it_is_told_of_its_neighbours_and_a_whole_gpu_has_none() -> None:
+    whole = replace(SHARE, cores=100)
+
+    assert struct.unpack("<QQQ", content(enforcement("builtin").enforced(SHARE, LEAF), "neighbours"))[1:] == (0, 0)
+    assert "neighbours" not in {file.name for file in enforcement("builtin").enforced(whole, LEAF).files}
+
+
 def test_a_new_account_has_the_header_that_its_readers_expect() -> None:
     (usage,) = (file for file in enforcement("builtin").enforced(SHARE, LEAF).files if file.name == "usage")
 

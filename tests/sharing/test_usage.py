@@ -34,6 +34,8 @@ int main(void)
     SAY(offsetof(struct pace_file, written_at_ns));
     SAY(USAGE_MAGIC); SAY(USAGE_VERSION); SAY(USAGE_SLOTS_MAX); SAY(USAGE_FILE_BYTES); SAY(USAGE_LOCKS_AT);
     SAY(PACE_MAGIC); SAY(PACE_STALE_NS);
+    SAY(sizeof(struct neighbours_file)); SAY(offsetof(struct neighbours_file, cores));
+    SAY(offsetof(struct neighbours_file, seen_at_ns)); SAY(NEIGHBOURS_MAGIC); SAY(NEIGHBOURS_SEEN_NS);
     return 0;
 }
 """
@@ -67,6 +69,11 @@ def test_the_layout_read_here_is_that_of_the_c_header(tmp_path: Path):
         "USAGE_LOCKS_AT": usage.USAGE_LOCKS_AT,
         "PACE_MAGIC": usage.PACE_MAGIC,
         "PACE_STALE_NS": usage.PACE_STALE_NS,
+        "sizeof(struct neighbours_file)": usage.NEIGHBOURS.size,
+        "offsetof(struct neighbours_file, cores)": usage.NEIGHBOURS_CORES_AT,
+        "offsetof(struct neighbours_file, seen_at_ns)": usage.NEIGHBOURS_SEEN_AT,
+        "NEIGHBOURS_MAGIC": usage.NEIGHBOURS_MAGIC,
+        "NEIGHBOURS_SEEN_NS": usage.NEIGHBOURS_SEEN_NS,
     }  # fmt: skip
 
 

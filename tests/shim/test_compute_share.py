@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import struct
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
 from tests.shim.container import Container, Share, finished
+from topoalloc.sharing.usage import NEIGHBOURS, NEIGHBOURS_MAGIC, NEIGHBOURS_SEEN_AT
 
 POINTS = 15  # permille either way: 1.5 points
 KERNELS = [("20000", 0.5), ("1000000", 0.6), ("50000000", 2.5)]
@@ -66,6 +74,46 @@ def test_no_limit_holds_nothing_back(container: Container) -> None:
 def test_no_launch_waits_longer_than_its_time_and_its_share_ask_for(container: Container) -> None:
     facts = launched(container, 10, "plain", "1000000", 0.8)
     assert facts["longest_us"] <= 1000 * 10 + 10_000 + facts["starved_us"] + 2000, facts
+
+
+@contextmanager
+def told_of_neighbours(container: Container, cores: int) -> Iterator[None]:
+    """The agent's word once a second: what the GPU's other shares took."""
+    path, over = container.directory / "neighbours", threading.Event()
+    path.write_bytes(NEIGHBOURS.pack(NEIGHBOURS_MAGIC, cores, time.monotonic_ns()))
+
+    def tell() -> None:
+        with path.open("r+b", buffering=0) as file:
+            while not over.wait(1.0):
+                os.pwrite(file.fileno(), struct.pack("=Q", time.monotonic_ns()), NEIGHBOURS_SEEN_AT)
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("lengths", ["20000,300000", "100000,3000000"])
+def test_a_kernel_whose_length_varies_is_charged_what_it_took(container: Container, lengths: str) -> None:
+    """Its shortest launches are what a prediction would go by; it got 47 and 100 percent of the GPU so."""
+    container.grant(Share(cores=3000))
+    with told_of_neighbours(container, 0):
+        facts = container.run("launches", "linked", "mixed", lengths, "5")
+
+    # What it had in the first second or two, before that was known, is paid back in the time that counts here.
+    assert facts["permille"] + facts["starved_permille"] >= 300 * 3 // 5, facts
+    assert facts["permille"] <= 300 + POINTS, facts
+
+
+def test_time_that_neighbours_had_is_nobodys_debt(container: Container) -> None:
+    container.grant(Share(cores=3000))
+    with told_of_neighbours(container, 10_000):
+        facts = container.run("launches", "linked", "plain", "1000000", "0.8")
+
+    assert near(facts, 300), facts
 
 
 @pytest.mark.slow

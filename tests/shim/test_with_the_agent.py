@@ -45,6 +45,7 @@ class Node:
 
     def container(self, name: str = NAME, *, cores: int = 3000, cores_max: int = 3000) -> Container:
         leaf = self.run_dir.make(name, share_bytes(gpu="-", cores=cores, cores_max=cores_max))
+        (leaf / "neighbours").touch()
         if cores_max > cores:
             (leaf / "pace").write_bytes(struct.pack("=8sQQ", b"\x01TAPACE1", cores, 0))
         return Container(self.built, leaf, self.path / "gpu")

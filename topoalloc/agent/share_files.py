@@ -16,9 +16,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from topoalloc.sharing.share import is_share_name
-from topoalloc.sharing.share_file import SHARE_BYTES_MAX, ShareLimits, ShareRefusal, parse_share
+from topoalloc.sharing.share_file import CORES_FULL, SHARE_BYTES_MAX, ShareLimits, ShareRefusal, parse_share
 from topoalloc.sharing.share_sample import ShareSample
 from topoalloc.sharing.usage import (
+    NEIGHBOURS,
+    NEIGHBOURS_CORES_AT,
+    NEIGHBOURS_MAGIC,
+    NEIGHBOURS_SEEN_AT,
     PACE,
     PACE_CORES_AT,
     PACE_MAGIC,
@@ -125,6 +129,19 @@ def write_pace(run_dir: str, name: str, cores_now: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def write_neighbours(run_dir: str, name: str, cores: int, seen_at_ns: int) -> None:
+    """Tell a share what the others of its GPU took at most until then, in place; nothing where it has no such file."""
+    try:
+        with leaf(run_dir, name) as leaf_fd, _regular("neighbours", os.O_RDWR, leaf_fd) as fd:
+            if os.pread(fd, NEIGHBOURS.size, 0)[: _WORD.size] != _WORD.pack(NEIGHBOURS_MAGIC):
+                os.pwrite(fd, NEIGHBOURS.pack(NEIGHBOURS_MAGIC, CORES_FULL, 0), 0)
+            # The figure before its time: an old time with the new figure says no more than was known then.
+            os.pwrite(fd, _WORD.pack(cores), NEIGHBOURS_CORES_AT)
+            os.pwrite(fd, _WORD.pack(seen_at_ns), NEIGHBOURS_SEEN_AT)
+    except OSError:
+        return
 
 
 def write_list(run_dir: str, name: str, text: str) -> None:

@@ -1,5 +1,5 @@
-"""Looks at the shares that there are, once a second: who has them, what they use, which sockets to serve; and paces
-those that may use idle time, five times a second."""
+"""Looks at the shares that there are, once a second: who has them, what they use, what each is told of its neighbours,
+which sockets to serve; and paces those that may use idle time, five times a second."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 
 from topoalloc.agent.share_board import ShareBoard
-from topoalloc.agent.share_files import OWNERS, read_shares, share_names, write_list, write_pace
+from topoalloc.agent.share_files import OWNERS, read_shares, share_names, write_list, write_neighbours, write_pace
 from topoalloc.agent.share_sockets import ShareSockets, SocketOwner
+from topoalloc.sharing.neighbours import Looks, neighbours, with_look
 from topoalloc.sharing.pace import PACE_PERIOD_S, PaceShare, PaceState, is_wanting, pace
 from topoalloc.sharing.share_file import ShareLimits, gpu_of, shown_gpu
 from topoalloc.sharing.share_owners import ShareOwner, owners_text
@@ -39,6 +40,7 @@ class ShareRounds:
         self._before: dict[str, ShareSample] = {}
         self._paced_before: dict[str, ShareSample] = {}
         self._pace_states: dict[str, PaceState] = {}
+        self._looks: dict[str, Looks] = {}
         self._told = ""
         self._complaint = ""
 
@@ -67,11 +69,25 @@ class ShareRounds:
         board.rates = rates_of(self._before, samples)
         board.samples, board.owners = samples, owners
         board.socket_counts = self._sockets.counts.copy()
+        self._tell_neighbours(samples)
         self._before = {sample.name: sample for sample in samples}
         # Other libraries than our own have directories of other files, and talk to somebody else.
         ours = [sample for sample in samples if isinstance(sample.limits, ShareLimits)]
         self._sockets.reconcile({sample.name: _socket_owner(sample, owners) for sample in ours})
         self._tell_owners(owners)
+
+    def _tell_neighbours(self, samples: tuple[ShareSample, ...]) -> None:
+        by_gpu: dict[str, dict[str, int]] = {}
+        for sample in samples:
+            if isinstance(sample.limits, ShareLimits):
+                rate = self._board.rates.get(sample.name)
+                taken = sample.limits.cores if rate is None else rate.cores
+                by_gpu.setdefault(shown_gpu(sample.name, sample.limits), {})[sample.name] = taken
+        self._looks = {gpu: with_look(self._looks.get(gpu, Looks()), taken) for gpu, taken in by_gpu.items()}
+        told = {name: cores for looks in self._looks.values() for name, cores in neighbours(looks).items()}
+        seen_at_ns = min((sample.at_ns for sample in samples), default=0)
+        for name, cores in told.items():
+            write_neighbours(self._run_dir, name, cores, seen_at_ns)
 
     def pace(self) -> bool:
         """Set what elastic shares may take now; whether there are any."""

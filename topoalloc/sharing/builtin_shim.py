@@ -10,9 +10,19 @@ from dataclasses import dataclass
 
 from topoalloc.sharing.edits import ContainerEdits, Mount
 from topoalloc.sharing.enforcement import Enforced, ShareFile, Upkeep
+from topoalloc.sharing.settings import CORES_PER_GPU
 from topoalloc.sharing.share import Share, ShareRules, is_elastic
 from topoalloc.sharing.share_file import share_text
-from topoalloc.sharing.usage import PACE, PACE_MAGIC, USAGE_FILE_BYTES, USAGE_MAGIC, USAGE_SLOTS_MAX, USAGE_VERSION
+from topoalloc.sharing.usage import (
+    NEIGHBOURS,
+    NEIGHBOURS_MAGIC,
+    PACE,
+    PACE_MAGIC,
+    USAGE_FILE_BYTES,
+    USAGE_MAGIC,
+    USAGE_SLOTS_MAX,
+    USAGE_VERSION,
+)
 
 LIBRARY_NAME = "libtopoalloc-vcuda.so"
 VERIFY_NAME = "topoalloc-verify"  # beside it: says in a container whether its limits are active
@@ -47,6 +57,8 @@ class BuiltinShim:
             # Written long ago: the share's own cores count until the agent sets a pace.
             pace = PACE.pack(PACE_MAGIC, share.cores * 100, 0)
             files.append(ShareFile("pace", 0o444, pace, Upkeep.LEFT))
+        if share.cores < CORES_PER_GPU:
+            files.append(ShareFile("neighbours", 0o444, NEIGHBOURS.pack(NEIGHBOURS_MAGIC, 0, 0), Upkeep.LEFT))
         mounts = (
             Mount(directory, SHARE_DIRECTORY),
             Mount(f"{directory}/usage", f"{SHARE_DIRECTORY}/usage", read_only=False),

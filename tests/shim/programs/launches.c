@@ -1,4 +1,5 @@
-/* launches WAY KIND KERNEL_NS SECONDS [STREAMS]: launches as fast as it is let, in its own way; tells the GPU time it got. */
+/* launches WAY KIND KERNEL_NS SECONDS [STREAMS]: launches as fast as it is let, in its own way; tells the GPU time it got.
+ * KIND mixed: one kernel and grid, and the two lengths of KERNEL_NS ("20000,300000") in no order that can be learned. */
 #include "reach.h"
 
 #include <time.h>
@@ -39,6 +40,16 @@ static CUresult multi(CUstream stream)
 {
     CUlaunchParams launch = {.function = function, .grid = {1, 1, 1}, .block = {32, 1, 1}, .stream = stream};
     return cu.LaunchMulti(&launch, 1, 0);
+}
+
+static uint64_t lengths_ns[2];
+
+static CUresult mixed(CUstream stream)
+{
+    static uint32_t drawn = 1;
+    drawn = drawn * 1664525u + 1013904223u;
+    void *parameters[] = {&lengths_ns[drawn >> 31]};
+    return cu.Launch(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL);
 }
 
 static CUresult graph(CUstream stream)
@@ -93,7 +104,13 @@ int run(int argc, char **argv)
     CUmodule module;
     stream_count = argc > 3 ? atoi(argv[3]) : 1;
     start();
-    snprintf(image, sizeof image, "module bytes=4096 kernel=k:%s", argc > 1 ? argv[1] : "1000000");
+    const char *kernel = argc > 1 ? argv[1] : "1000000";
+    if (!strcmp(kind, "mixed")) {
+        lengths_ns[0] = strtoull(kernel, NULL, 0);
+        lengths_ns[1] = strtoull(strchr(kernel, ',') + 1, NULL, 0);
+        kernel = "parameter";
+    }
+    snprintf(image, sizeof image, "module bytes=4096 kernel=k:%s", kernel);
     MUST(cu.ModuleLoad(&module, image));
     MUST(cu.GetFunction(&function, module, "k"));
     for (int i = 0; i < stream_count && strcmp(kind, "default"); i++)
@@ -102,6 +119,7 @@ int run(int argc, char **argv)
                                    : !strcmp(kind, "cooperative") ? cooperative
                                    : !strcmp(kind, "multi")       ? multi
                                    : !strcmp(kind, "graph")       ? graph
+                                   : !strcmp(kind, "mixed")       ? mixed
                                                                   : plain;
     if (launch == graph)
         make_graph();

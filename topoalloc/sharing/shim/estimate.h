@@ -10,6 +10,8 @@ struct estimate {
     _Atomic uint64_t key;     /* 0: free */
     _Atomic uint32_t ns_believed; /* 0: unknown */
     _Atomic uint32_t pending; /* a first timing is under way */
+    /* Not 0: samples lay far apart lately although nobody else had the GPU: what is believed may be far from the mean. */
+    _Atomic uint32_t unsteady;
     uint32_t count;
     uint32_t shortest_before_ns; /* of the sixteen samples before these; 0: none */
     uint32_t samples_ns[ESTIMATE_SAMPLES];
@@ -17,6 +19,6 @@ struct estimate {
 
 /* The mean of the latest samples that no neighbour disturbed, of long kernels the shortest of the last 16 to 32: a
  * neighbour's time slices make samples longer, never shorter. */
-uint32_t estimate_add(struct estimate *estimate, uint64_t sample_ns);
+uint32_t estimate_add(struct estimate *estimate, uint64_t sample_ns, int alone);
 
 #endif

@@ -17,6 +17,7 @@
 #define WAIT_LOOK_NS UINT64_C(100000000) /* a raised limit is seen this soon */
 
 static struct pace_file *_Atomic pace;
+static struct neighbours_file *_Atomic neighbours;
 
 static uint64_t wall_ns(uint64_t gpu_ns, uint32_t cores)
 {
@@ -49,22 +50,30 @@ uint64_t pace_wait_until(uint64_t paid_until_ns, uint64_t now_ns, int waited, ui
     return paid_until_ns + pause_ns;
 }
 
-void pace_open(void)
+/* A file of the agent's in the share's directory, mapped; NULL where it is not there (yet). */
+static void *mapped(const char *name, size_t bytes)
 {
     char path[256];
     struct stat seen;
-    if (atomic_load(&pace) || !process_share_path("pace", path, sizeof path))
-        return;
-    int kept = errno;
+    void *place = MAP_FAILED;
+    if (!process_share_path(name, path, sizeof path))
+        return NULL;
     int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (descriptor >= 0) {
-        if (facts_of_descriptor(descriptor, &seen) == 0 && seen.st_size >= (off_t)sizeof(struct pace_file)) {
-            void *place = mmap(NULL, sizeof(struct pace_file), PROT_READ, MAP_SHARED, descriptor, 0);
-            if (place != MAP_FAILED)
-                atomic_store(&pace, (struct pace_file *)place);
-        }
-        close(descriptor);
-    }
+    if (descriptor < 0)
+        return NULL;
+    if (facts_of_descriptor(descriptor, &seen) == 0 && seen.st_size >= (off_t)bytes)
+        place = mmap(NULL, bytes, PROT_READ, MAP_SHARED, descriptor, 0);
+    close(descriptor);
+    return place == MAP_FAILED ? NULL : place;
+}
+
+void pace_open(void)
+{
+    int kept = errno;
+    if (!atomic_load(&pace))
+        atomic_store(&pace, (struct pace_file *)mapped("pace", sizeof(struct pace_file)));
+    if (!atomic_load(&neighbours))
+        atomic_store(&neighbours, (struct neighbours_file *)mapped("neighbours", sizeof(struct neighbours_file)));
     errno = kept;
 }
 
@@ -81,6 +90,26 @@ uint32_t pace_cores(uint64_t now_ns)
     if (written + PACE_STALE_NS < now_ns || cores < granted)
         return granted;
     return cores > most ? most : (uint32_t)cores;
+}
+
+int pace_neighbours(uint64_t since_ns, uint32_t *cores)
+{
+    struct neighbours_file *file = atomic_load_explicit(&neighbours, memory_order_relaxed);
+    if (!file || file->magic != NEIGHBOURS_MAGIC)
+        return 0;
+    uint64_t at = atomic_load_explicit(&file->seen_at_ns, memory_order_acquire);
+    uint64_t took = atomic_load_explicit(&file->cores, memory_order_relaxed);
+    if (!at || at < since_ns)
+        return 0;
+    *cores = took > CORES_ALL ? (uint32_t)CORES_ALL : (uint32_t)took;
+    return 1;
+}
+
+int pace_is_alone(uint64_t now_ns)
+{
+    uint32_t cores;
+    return pace_neighbours(now_ns > NEIGHBOURS_STALE_NS ? now_ns - NEIGHBOURS_STALE_NS : 1, &cores) &&
+           cores < PACE_ALONE_CORES;
 }
 
 static _Atomic uint64_t *paid(void)

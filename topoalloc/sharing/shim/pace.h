@@ -15,8 +15,13 @@ uint64_t pace_paid_after(uint64_t paid_until_ns, uint64_t now_ns, uint64_t gpu_n
 uint64_t pace_wait_until(uint64_t paid_until_ns, uint64_t now_ns, int waited, uint64_t pause_ns);
 uint64_t pace_pause_ns(uint32_t cores, int crowded);
 
-void pace_open(void); /* maps the pace file once it is there */
+void pace_open(void); /* maps the files of the agent once they are there */
 uint32_t pace_cores(uint64_t now_ns);
+/* What the neighbours took at most in the NEIGHBOURS_SEEN_NS before a word of the agent that is no older than `since_ns`,
+ * in hundredths of a percent. 0: there is no such word (yet). */
+int pace_neighbours(uint64_t since_ns, uint32_t *cores);
+#define PACE_ALONE_CORES 100u /* less than that is nobody */
+int pace_is_alone(uint64_t now_ns); /* whether nobody else had the GPU lately, for all that is known by now */
 int pace_must_wait(uint64_t now_ns);
 void pace_wait(int crowded); /* until the container has credit */
 void pace_charge(uint64_t gpu_ns, uint64_t now_ns);

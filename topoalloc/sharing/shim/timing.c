@@ -1,5 +1,6 @@
 #include "timing.h"
 
+#include "audit.h"
 #include "capture.h"
 #include "driver.h"
 #include "estimate.h"
@@ -29,6 +30,7 @@
 #define SWITCHES_LOOK 128u /* launches after which it is judged whether several streams work at once */
 #define SWITCHES_MANY 8u
 #define WINDOW_NS UINT64_C(20000000) /* GPU time over which overlap is averaged */
+#define BUSY_TIMES 2u
 #define SCALE_ONE 1024u
 #define SCALE_MAX 1054u /* 3 %: beyond it is a neighbour's time, not ours */
 #define SCALE_MIN_ALONE 994u /* one stream overlaps with nothing: what it misses was mispredicted */
@@ -43,9 +45,10 @@ struct burst {
     CUstream stream;
     CUevent begin, end;
     uint64_t first_at_ns, last_at_ns;
-    uint64_t predicted_ns;
+    uint64_t predicted_ns, charged_ns;
     uint64_t sequence;
-    unsigned int launches;
+    unsigned int launches, unsteady;
+    int ahead; /* its last launch went while the GPU had not come to its first */
     int first_of_entry; /* one launch of something unknown */
     uint32_t entries[BURST_LAUNCHES_MAX];
     uint64_t predictions_ns[BURST_LAUNCHES_MAX];
@@ -139,14 +142,20 @@ static double begin_on_line(struct burst *burst)
     return 0;
 }
 
-static void count_overlap(double began_ns, uint64_t took_ns, const struct burst *burst)
+/* What the burst adds to the time that is covered already. */
+static uint64_t cover(double began_ns, uint64_t took_ns)
 {
     double ended_ns = began_ns + (double)took_ns;
     double from_ns = began_ns > line.covered_ns ? began_ns : line.covered_ns;
-    if (ended_ns > from_ns) {
-        line.busy_ns += (uint64_t)(ended_ns - from_ns);
-        line.covered_ns = ended_ns;
-    }
+    if (ended_ns <= from_ns)
+        return 0;
+    line.covered_ns = ended_ns;
+    return (uint64_t)(ended_ns - from_ns);
+}
+
+static void count_overlap(uint64_t added_ns, const struct burst *burst)
+{
+    line.busy_ns += added_ns;
     line.predicted_ns += burst->predicted_ns;
     if (line.predicted_ns < WINDOW_NS && line.busy_ns < WINDOW_NS)
         return;
@@ -176,20 +185,37 @@ static uint64_t without_bracket(uint64_t took_ns, uint64_t bracket_ns)
 static void learn_first(const struct burst *burst, uint64_t took_ns)
 {
     struct estimate *entry = &entries[burst->entries[0]];
-    estimate_add(entry, took_ns);
-    pace_charge(took_ns, process_now_ns());
+    uint64_t now_ns = process_now_ns();
+    estimate_add(entry, took_ns, pace_is_alone(now_ns));
+    pace_charge(took_ns, now_ns);
     atomic_store(&entry->pending, 0);
 }
 
 static void learn(const struct burst *burst, uint64_t took_ns)
 {
+    int alone = pace_is_alone(process_now_ns());
     /* The burst's time is divided as it was predicted: right in sum, and exact where all launches are of one kind. */
     for (unsigned int i = 0; i < burst->launches && burst->predicted_ns; i++) {
         if (!is_first_of_its_kind(burst, i))
             continue;
         double share = (double)burst->predictions_ns[i] / (double)burst->predicted_ns;
-        estimate_add(&entries[burst->entries[i]], (uint64_t)((double)took_ns * share));
+        estimate_add(&entries[burst->entries[i]], (uint64_t)((double)took_ns * share), alone);
     }
+}
+
+/* Where launches came no faster than they were carried out, the GPU may have been idle between them. (They also come no
+ * faster while the driver's queue is full, but then it is far behind.) */
+static int kept_the_gpu_busy(const struct burst *burst, uint64_t took_ns)
+{
+    return burst->ahead || took_ns > BUSY_TIMES * (burst->last_at_ns - burst->first_at_ns);
+}
+
+static void audit(const struct burst *burst, uint64_t took_ns, uint64_t added_ns)
+{
+    if (!burst->unsteady || !kept_the_gpu_busy(burst, took_ns))
+        return;
+    struct audit_window launches = {added_ns, burst->predicted_ns, burst->charged_ns};
+    audit_timed(&launches, process_now_ns());
 }
 
 static void abandon(struct burst *burst)
@@ -213,7 +239,9 @@ static int settle(struct burst *burst)
         } else {
             uint64_t alone_ns = without_bracket(took_ns, BRACKET_NS);
             learn(burst, alone_ns);
-            count_overlap(begin_on_line(burst), alone_ns, burst);
+            uint64_t added_ns = cover(begin_on_line(burst), alone_ns);
+            count_overlap(added_ns, burst);
+            audit(burst, alone_ns, added_ns);
         }
     }
     abandon(burst);
@@ -273,15 +301,15 @@ static int open_burst(CUstream stream, uint64_t now_ns)
         return -1;
     struct burst *burst = &bursts[at];
     burst->last_at_ns = now_ns;
-    burst->launches = 0;
-    burst->first_of_entry = 0;
+    burst->launches = burst->unsteady = 0;
+    burst->first_of_entry = burst->ahead = 0;
     if (!events_ready(burst, memory_context()) || DRIVER(cuEventRecord)(burst->begin, stream) != CUDA_SUCCESS) {
         atomic_store(&burst->state, BURST_FREE);
         return -1;
     }
     burst->stream = stream;
     burst->first_at_ns = now_ns;
-    burst->predicted_ns = 0;
+    burst->predicted_ns = burst->charged_ns = 0;
     burst->sequence = atomic_fetch_add_explicit(&sequence, 1, memory_order_relaxed);
     return at;
 }
@@ -302,6 +330,8 @@ static struct burst *hold(int slot)
 
 static void finish(struct burst *burst)
 {
+    if (burst->unsteady)
+        burst->ahead = DRIVER(cuEventQuery)(burst->begin) == CUDA_ERROR_NOT_READY;
     if (burst->launches == 0 || DRIVER(cuEventRecord)(burst->end, burst->stream) != CUDA_SUCCESS)
         abandon(burst);
     else
@@ -369,9 +399,16 @@ static void watch_streams(CUstream stream)
         atomic_store_explicit(&scale, SCALE_ONE, memory_order_relaxed);
 }
 
-static int is_sampled(const struct estimate *entry)
+static int is_unsteady(const struct estimate *entry)
+{
+    return atomic_load_explicit(&entry->unsteady, memory_order_relaxed) != 0;
+}
+
+static int is_sampled(const struct estimate *entry, uint64_t now_ns)
 {
     if (entry->count < ESTIMATE_SAMPLES || atomic_load_explicit(&crowded, memory_order_relaxed))
+        return 1;
+    if (is_unsteady(entry) && pace_is_alone(now_ns))
         return 1;
     return mine.tick++ % SAMPLE_APART == 0;
 }
@@ -453,7 +490,7 @@ void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket)
     int open = find_open(stream, ticket->now_ns, &slot);
     if (open >= 0)
         ticket->burst = hold(open) ? mine.open[open] : -1;
-    else if (slot >= 0 && is_sampled(entry))
+    else if (slot >= 0 && is_sampled(entry, ticket->now_ns))
         ticket->burst = begin_in(slot, stream, ticket->now_ns);
 }
 
@@ -466,13 +503,15 @@ static int slot_of(int burst)
     return -1;
 }
 
-static void launched_in_burst(const struct timing_ticket *ticket)
+static void launched_in_burst(const struct timing_ticket *ticket, uint64_t charged_ns)
 {
     struct burst *burst = &bursts[ticket->burst];
     int slot = slot_of(ticket->burst);
     burst->predictions_ns[burst->launches] = ticket->predicted_ns;
     burst->entries[burst->launches++] = ticket->entry;
     burst->predicted_ns += ticket->predicted_ns;
+    burst->charged_ns += charged_ns;
+    burst->unsteady |= (unsigned int)is_unsteady(&entries[ticket->entry]);
     burst->last_at_ns = ticket->now_ns;
     if (burst->first_of_entry) {
         if (DRIVER(cuEventRecord)(burst->end, burst->stream) == CUDA_SUCCESS)
@@ -502,6 +541,13 @@ static void not_launched(const struct timing_ticket *ticket)
     }
 }
 
+static uint64_t price_of(const struct timing_ticket *ticket)
+{
+    uint64_t predicted_ns = ticket->predicted_ns ? ticket->predicted_ns : ASSUMED_NS;
+    uint64_t price_ns = predicted_ns * atomic_load_explicit(&scale, memory_order_relaxed) / SCALE_ONE;
+    return is_unsteady(&entries[ticket->entry]) ? price_ns * audit_factor() / AUDIT_ONE : price_ns;
+}
+
 void timing_after(const struct timing_ticket *ticket, CUstream stream, int launched)
 {
     struct usage_slot *own = atomic_load_explicit(&usage_own, memory_order_relaxed);
@@ -514,12 +560,11 @@ void timing_after(const struct timing_ticket *ticket, CUstream stream, int launc
     if (own)
         atomic_fetch_add_explicit(&own->launches, 1, memory_order_relaxed);
     int first = ticket->burst >= 0 && bursts[ticket->burst].first_of_entry;
+    uint64_t charged_ns = first ? 0 : price_of(ticket); /* a first one is charged when its timing is known */
     if (ticket->burst >= 0)
-        launched_in_burst(ticket);
-    if (first)
-        return; /* charged when its timing is known */
-    uint64_t predicted_ns = ticket->predicted_ns ? ticket->predicted_ns : ASSUMED_NS;
-    pace_charge(predicted_ns * atomic_load_explicit(&scale, memory_order_relaxed) / SCALE_ONE, ticket->now_ns);
+        launched_in_burst(ticket, charged_ns);
+    if (!first)
+        pace_charge(charged_ns, ticket->now_ns);
 }
 
 /* Its events end with the context. A busy one is in a call of another thread, which no program makes in a context that
@@ -573,4 +618,5 @@ void timing_forget(void)
             atomic_store_explicit(&entries[i].pending, 0, memory_order_relaxed);
     atomic_store(&scale, SCALE_ONE);
     atomic_store(&crowded, 0);
+    audit_forget();
 }

@@ -383,3 +383,16 @@ uint64_t usage_total(void)
     struct usage_file *usage = atomic_load_explicit(&usage_mapped, memory_order_acquire);
     return usage ? atomic_load(&usage->header.total_bytes) : 0;
 }
+
+uint64_t usage_siblings_gpu_time_ns(void)
+{
+    struct usage_file *usage = atomic_load_explicit(&usage_mapped, memory_order_acquire);
+    struct usage_slot *own = atomic_load_explicit(&usage_own, memory_order_relaxed);
+    if (!usage)
+        return 0;
+    uint64_t sum_ns = atomic_load_explicit(&usage->header.gone_gpu_time_ns, memory_order_relaxed);
+    for (struct usage_slot *slot = usage->slots; slot < usage->slots + USAGE_SLOTS_MAX; slot++)
+        if (slot != own && atomic_load_explicit(&slot->state, memory_order_relaxed))
+            sum_ns += atomic_load_explicit(&slot->gpu_time_ns, memory_order_relaxed);
+    return sum_ns;
+}

@@ -9,6 +9,9 @@ enum usage_kind { USAGE_DEVICE, USAGE_MANAGED, USAGE_IMPLICIT };
 extern struct usage_file *_Atomic usage_mapped; /* NULL: not joined */
 extern struct usage_slot *_Atomic usage_own;
 
+/* GPU time charged to the container's other processes, ended ones too. */
+uint64_t usage_siblings_gpu_time_ns(void);
+
 /* 1: joined. Without the file (or a slot) the ledger is the process's own, if `alone` allows, else 0. */
 int usage_join(int alone);
 void usage_forget(void); /* in a forked child: the slot is the parent's */

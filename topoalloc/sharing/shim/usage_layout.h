@@ -70,4 +70,14 @@ struct pace_file {
 };
 #define PACE_STALE_NS UINT64_C(3000000000)
 
+/* The neighbours file: what the agent sees of the GPU's other shares, once a second; kept and written as the pace file. */
+#define NEIGHBOURS_MAGIC UINT64_C(0x3148474941544101) /* "\x01ATAIGH1" */
+struct neighbours_file {
+    uint64_t magic;
+    _Atomic uint64_t cores;      /* the most they took together within NEIGHBOURS_SEEN_NS, in hundredths of a percent */
+    _Atomic uint64_t seen_at_ns; /* CLOCK_MONOTONIC time up to which that is known; 0: not known */
+};
+#define NEIGHBOURS_SEEN_NS UINT64_C(3000000000)
+#define NEIGHBOURS_STALE_NS UINT64_C(5000000000)
+
 #endif
