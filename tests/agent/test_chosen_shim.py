@@ -28,6 +28,9 @@ def served(of: Machine) -> Inventory:
 
 NODE = served(machine())
 AMD_NODE = served(replace(machine(), gpus=tuple(replace(gpu, vendor=AMD) for gpu in machine().gpus)))
+MIXED_NODE = served(
+    replace(machine(), gpus=(replace(machine().gpus[0], vendor=AMD), *machine().gpus[1:])),
+)
 
 
 @pytest.fixture(params=[{"libtopoalloc-vcuda.so": b"\x7fELF"}, None], ids=["with library", "without library"])
@@ -109,6 +112,30 @@ def test_gpus_for_which_there_is_no_shim_are_told(
 ) -> None:
     assert chosen_enforcer(config, AMD_NODE, live=True) is None
     assert "AMD" in said_by(caplog)[0]
+
+
+@pytest.mark.parametrize("name", ["builtin", "vcuda", "hami-core"])
+@pytest.mark.parametrize("live", [True, False])
+def test_a_shim_named_for_gpus_that_none_can_limit_is_no_configuration(
+    config: Config, brought: dict[str, bytes] | None, name: str, live: bool
+) -> None:
+    with pytest.raises(InputError, match=f"shim: {name}: all GPUs here are AMD's.*set shim: none"):
+        chosen_enforcer(with_shim(config, name), AMD_NODE, live=live)
+
+    assert not Path(config.run_dir).exists()
+    assert not Path(config.lib_dir).exists()
+
+
+@pytest.mark.parametrize("name", ["auto", "builtin"])
+def test_one_gpu_that_can_be_limited_is_enough_for_a_shim(
+    config: Config, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chosen_shim, "packaged_library", lambda: {"libtopoalloc-vcuda.so": b"\x7fELF"})
+
+    enforcer = chosen_enforcer(with_shim(config, name), MIXED_NODE, live=True)
+
+    assert isinstance(enforcer, Enforcer)
+    enforcer.close()
 
 
 def test_a_node_without_gpus_needs_nothing(config: Config, brought: dict[str, bytes] | None) -> None:

@@ -47,7 +47,13 @@ def chosen_enforcer(
 
 
 def _chosen(config: Config, inventory: Inventory, *, live: bool) -> str:
+    only_amd = all(gpu.vendor == AMD for gpu in inventory.machine.gpus)
     if config.shim not in {"auto", "none"}:
+        if only_amd:
+            raise InputError(
+                f"shim: {config.shim}: all GPUs here are AMD's, and no shim limits a share of them; set shim: none for"
+                " shares without limits, or shim: auto where one configuration is for nodes with NVIDIA's GPUs too"
+            )
         return config.shim
     if config.shim == "none":
         log.warning("shim: none: %s", NOT_ENFORCED)
@@ -55,7 +61,7 @@ def _chosen(config: Config, inventory: Inventory, *, live: bool) -> str:
     if not live:
         log.info("a recorded machine: shares are not enforced (shim: auto)")
         return "none"
-    if all(gpu.vendor == AMD for gpu in inventory.machine.gpus):
+    if only_amd:
         log.warning("the GPUs here are AMD's, for which there is no shim: %s", NOT_ENFORCED)
         return "none"
     if packaged_library() is None:
