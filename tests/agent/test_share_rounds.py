@@ -17,6 +17,7 @@ from topoalloc.agent.share_board import ShareBoard
 from topoalloc.agent.share_files import OWNERS, read_list
 from topoalloc.agent.share_rounds import ShareRounds
 from topoalloc.agent.share_sockets import ShareSockets
+from topoalloc.sharing.pace import PERIODS_KEPT
 from topoalloc.sharing.share_owners import ShareOwner, parse_owners
 
 OWNER = ShareOwner("ns", "pod", "app", UID)
@@ -162,4 +163,53 @@ def test_a_neighbour_whose_usage_cannot_be_read_keeps_all_of_its_cores(node: Nod
     node.rounds.pace()
 
     assert node.pace_of(NAME) == 5000
+    mine.end()
+
+
+def test_a_share_that_ran_before_the_agent_did_lends_nothing_before_its_use_is_known(node: Node):
+    mine = node.elastic(NAME)
+    leaf = node.run_dir.make(OTHER, share_bytes(cores=5000, cores_max=5000))
+    other = Slot(leaf, 0, launches=10**6, gpu_time_ns=10**12)
+    want(node.run_dir.leaf(NAME))
+    node.rounds.look()
+    given = []
+    for _ in range(PERIODS_KEPT + 1):
+        node.rounds.pace()
+        given.append(node.pace_of(NAME))
+
+    assert given == [5000] * PERIODS_KEPT + [9800]
+    mine.end()
+    other.end()
+
+
+def test_a_share_whose_account_could_not_be_read_lends_nothing_before_its_use_is_known_again(node: Node):
+    mine = node.elastic(NAME)
+    leaf = node.run_dir.make(OTHER, share_bytes(cores=5000, cores_max=5000))
+    other = Slot(leaf, 0, launches=10**6, gpu_time_ns=10**12)
+    want(node.run_dir.leaf(NAME))
+    node.rounds.look()
+    for _ in range(PERIODS_KEPT + 1):
+        node.rounds.pace()
+    assert node.pace_of(NAME) == 9800
+    (leaf / "usage").rename(leaf / "away")
+    node.rounds.pace()
+    (leaf / "away").rename(leaf / "usage")
+    node.rounds.pace()
+
+    assert node.pace_of(NAME) == 5000
+    mine.end()
+    other.end()
+
+
+def test_an_elastic_share_whose_account_cannot_be_read_is_back_at_its_own_cores_at_once(node: Node):
+    mine = node.elastic(NAME)
+    want(node.run_dir.leaf(NAME))
+    node.rounds.look()
+    node.rounds.pace()
+    assert node.pace_of(NAME) == 10000
+    (node.run_dir.leaf(NAME) / "usage").unlink()
+    node.rounds.pace()
+
+    assert node.pace_of(NAME) == 3000
+    assert node.board.paced == {NAME: 3000}
     mine.end()

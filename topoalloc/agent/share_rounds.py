@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from topoalloc.agent.share_board import ShareBoard
 from topoalloc.agent.share_files import OWNERS, read_shares, share_names, write_list, write_pace
 from topoalloc.agent.share_sockets import ShareSockets, SocketOwner
-from topoalloc.sharing.pace import PACE_PERIOD_S, PaceShare, PaceState, is_wanting, pace
+from topoalloc.sharing.pace import PACE_PERIOD_S, PaceState, forgetting, pace, pace_share
 from topoalloc.sharing.share_file import ShareLimits, gpu_of, shown_gpu
 from topoalloc.sharing.share_owners import ShareOwner, owners_text
-from topoalloc.sharing.share_sample import ShareSample, rate_of, rates_of
-from topoalloc.sharing.usage import Usage
+from topoalloc.sharing.share_sample import ShareSample, rates_of
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +86,9 @@ class ShareRounds:
         self._pace_states = {gpu: self._pace_states.get(gpu, PaceState()) for gpu in elastic}
         for gpu in sorted(elastic):
             samples = read_shares(self._run_dir, by_gpu[gpu])
-            shares = [share for one in samples if (share := _pace_share(before.get(one.name), one)) is not None]
-            self._pace_states[gpu], allowed = pace(self._pace_states[gpu], shares)
+            shares = [share for one in samples if (share := pace_share(before.get(one.name), one)) is not None]
+            anew = {one.name for one in samples if one.name in before and before[one.name].inode != one.inode}
+            self._pace_states[gpu], allowed = pace(forgetting(self._pace_states[gpu], anew), shares)
             for name, cores in allowed.items():
                 if write_pace(self._run_dir, name, cores):
                     paced[name] = cores
@@ -117,15 +117,3 @@ def _socket_owner(sample: ShareSample, owners: Mapping[str, ShareOwner]) -> Sock
     gpu = gpu_of(sample.name, sample.limits.gpu) if isinstance(sample.limits, ShareLimits) else None
     owner = owners.get(sample.name)
     return SocketOwner(sample.inode, gpu, "" if owner is None else owner.uid)
-
-
-def _pace_share(before: ShareSample | None, now: ShareSample) -> PaceShare | None:
-    """One share as the pace sees it. Where usage cannot be read all of its cores are kept, and it is lent none."""
-    limits, usage = now.limits, now.usage
-    if not isinstance(limits, ShareLimits):
-        return None
-    if not isinstance(usage, Usage):
-        return PaceShare(now.name, limits.cores, limits.cores, used=limits.cores, wanting=True)
-    rate = rate_of(before, now)
-    used = 0 if rate is None else rate.cores  # seen for the first time: it has not begun, or the next period shows it
-    return PaceShare(now.name, limits.cores, limits.cores_max, used, is_wanting(usage.wanting_at_ns, now.at_ns))
