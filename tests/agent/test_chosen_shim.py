@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.handmade import machine
@@ -91,6 +92,46 @@ def test_the_builtin_shim_without_its_library_is_no_configuration(
 def test_nothing_enforced_is_said_once(config: Config, caplog: pytest.LogCaptureFixture) -> None:
     assert chosen_enforcer(with_shim(config, "none"), NODE, live=True) is None
     assert said_by(caplog) == [f"shim: none: {NOT_ENFORCED}"]
+
+
+def served_metrics(config: Config, shim: str, node: Inventory, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What is said of the metrics."""
+    Path(config.shim_dir, "lib64").mkdir(parents=True)
+    for file in ("libvgpu.so", "lib64/libcuda.so.1"):
+        Path(config.shim_dir, file).touch()
+    caplog.set_level("INFO")
+    enforcer = chosen_enforcer(msgspec.structs.replace(with_shim(config, shim), metrics="127.0.0.1:1"), node, live=True)
+    if enforcer is not None:
+        enforcer.close()
+    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("metrics: ")]
+
+
+@pytest.mark.parametrize(
+    ("shim", "said"), [("none", "nothing is enforced here"), ("vcuda", "another library's"), ("hami-core", "another")]
+)
+def test_metrics_that_can_have_no_figures_of_shares_are_told_and_no_fault(
+    config: Config, shim: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (line,) = served_metrics(config, shim, NODE, caplog)
+
+    assert said in line
+    assert "counters are served" in line
+    assert said_by(caplog) == ([f"shim: none: {NOT_ENFORCED}"] if shim == "none" else [])
+
+
+def test_metrics_of_a_node_without_gpus_have_no_figures_either(
+    config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(served_metrics(config, "auto", served(machine(gpus=0)), caplog)) == 1
+    assert said_by(caplog) == []
+
+
+def test_metrics_with_our_own_library_need_no_word(
+    config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(chosen_shim, "packaged_library", lambda: {"libtopoalloc-vcuda.so": b"\x7fELF"})
+
+    assert served_metrics(config, "builtin", NODE, caplog) == []
 
 
 @pytest.mark.parametrize("name", ["auto", "builtin", "none"])

@@ -6,6 +6,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,13 +91,45 @@ def test_owners_are_told_when_they_change(node: Node):
     assert read_list(str(node.run_dir.path), OWNERS) == ""
 
 
-def test_a_run_dir_that_cannot_be_read_is_said_once(node: Node, caplog: pytest.LogCaptureFixture):
-    node.run_dir.path.rmdir()
-    for _ in range(3):
+def test_a_run_dir_that_cannot_be_read_is_said_once_each_time_that_it_happens(
+    node: Node, caplog: pytest.LogCaptureFixture
+):
+    """The owners do not change meanwhile, so that nothing is written in between."""
+    node.owners = {}
+    for times in (1, 2):
         node.rounds.look()
+        node.run_dir.path.rmdir()
+        for _ in range(3):
+            node.rounds.look()
 
-    assert caplog.text.count("cannot be read") == 1
-    node.run_dir.path.mkdir()
+        assert caplog.text.count("cannot be read") == times
+        node.run_dir.path.mkdir()
+
+
+def test_owners_that_cannot_be_written_are_said_once_each_time_that_it_happens(
+    node: Node, caplog: pytest.LogCaptureFixture
+):
+    for times in (1, 2):
+        (node.run_dir.path / ".owners.new").mkdir()
+        node.owners = {NAME: replace(OWNER, pod=f"pod-{times}")}
+        for _ in range(3):
+            node.rounds.look()
+        assert caplog.text.count("owners of shares cannot be written") == times
+        (node.run_dir.path / ".owners.new").rmdir()
+
+        node.rounds.look()
+        assert parse_owners(read_list(str(node.run_dir.path), OWNERS)) == node.owners
+
+
+def test_a_run_dir_that_nobody_ever_made_is_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Metrics are wanted, and nothing is enforced here."""
+    node = Node(tmp_path / "never")
+    node.rounds.look()
+
+    assert not node.rounds.pace()
+    assert caplog.text == ""
+    assert "topoalloc_overuse_killed_total 0\n" in metrics_text(node.board)
+    node.sockets.close()
 
 
 def test_directories_of_other_libraries_get_no_socket_of_ours(node: Node):

@@ -26,6 +26,12 @@ DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")
 DRIVER_VERSION_BYTES_MAX = 4096
 _DRIVER_VERSION = re.compile(r"Kernel Module[^\n]{0,80}?\s([0-9]{2,5})\.([0-9]{1,5})")
 NOT_ENFORCED = "shares are placed and accounted, but NOTHING KEEPS A CONTAINER WITHIN ITS SHARE"
+_FOREIGN = "no figures of shares, whose account is another library's (topoalloc_share_usage_readable is 0)"
+_NO_FIGURES = {
+    "none": "no figures of shares, since nothing is enforced here and nobody keeps an account",
+    "vcuda": _FOREIGN,
+    "hami-core": _FOREIGN,
+}
 
 
 def chosen_enforcer(
@@ -34,9 +40,9 @@ def chosen_enforcer(
     """What enforces shares here, ready to serve; None: nothing does, which is said once. `observers` of the shares
     that our own library holds. `cgroup_root`: the kubelet's. Raises InputError or MachineError where what was asked for
     cannot be had: better no agent than shares without limits."""
-    if not inventory.gpu_keys:
-        return None
-    shim = _chosen(config, inventory, live=live)
+    shim = _chosen(config, inventory, live=live) if inventory.gpu_keys else "none"
+    if config.metrics_address is not None and shim in _NO_FIGURES:
+        log.info("metrics: %s; the agent's own counters are served", _NO_FIGURES[shim])
     if shim == "none":
         return None
     if shim == "builtin":

@@ -39,7 +39,8 @@ class ShareRounds:
         self._paced_before: dict[str, ShareSample] = {}
         self._pace_states: dict[str, PaceState] = {}
         self._told = ""
-        self._complaint = ""
+        self._was_there = False
+        self._complaints: dict[str, str] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Go on until `stop`."""
@@ -59,8 +60,12 @@ class ShareRounds:
         try:
             samples = read_shares(self._run_dir, share_names(self._run_dir))
         except OSError as error:
-            self._complain(f"{self._run_dir} cannot be read: {error.strerror}")
+            # Where nothing is enforced nobody makes it; metrics are answered all the same.
+            if self._was_there or not isinstance(error, FileNotFoundError):
+                self._complain("read", f"{self._run_dir} cannot be read: {error.strerror}")
             return
+        self._was_there = True
+        self._complaints.pop("read", None)
         owners = self._owners()
         board = self._board
         board.rates = rates_of(self._before, samples)
@@ -103,13 +108,15 @@ class ShareRounds:
         try:
             write_list(self._run_dir, OWNERS, text)
         except OSError as error:
-            self._complain(f"the owners of shares cannot be written: {error.strerror}")
+            self._complain("owners", f"the owners of shares cannot be written: {error.strerror}")
             return
-        self._told, self._complaint = text, ""
+        self._told = text
+        self._complaints.pop("owners", None)
 
-    def _complain(self, words: str) -> None:
-        if words != self._complaint:
-            self._complaint = words
+    def _complain(self, about: str, words: str) -> None:
+        """Once, until it works again or fails in another way."""
+        if self._complaints.get(about) != words:
+            self._complaints[about] = words
             log.warning("%s", words)
 
 
