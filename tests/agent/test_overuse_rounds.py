@@ -194,3 +194,26 @@ def test_a_gpu_that_nobody_uses_holds_nobody_over_its_grant(node: Node):
 
     assert 'topoalloc_share_overuse{share="' in metrics_text(node.board)
     assert node.board.judged == {NAME}
+
+
+def test_findings_that_cannot_be_written_are_said_once_each_time_that_it_happens(
+    node: Node, caplog: pytest.LogCaptureFixture
+):
+    rounds, over = node.rounds(), {node.process.pid: 9 * GIB}
+    blocked = node.run_dir.path / ".overuse.new"
+
+    def find_anew() -> None:
+        node.listed = {}
+        rounds.look()
+        node.listed = dict(over)
+        for _ in range(3):
+            rounds.look()
+
+    for times in (1, 2):
+        blocked.mkdir()
+        find_anew()
+        find_anew()
+        assert caplog.text.count("findings cannot be written") == times
+        blocked.rmdir()
+        find_anew()
+    assert len(parse_records(read_list(str(node.run_dir.path), OVERUSE))) == 6

@@ -123,6 +123,7 @@ class OveruseRounds:
         self._records.append(record_of(finding, owners, int(time.time())))
         try:
             write_list(self._run_dir, OVERUSE, records_text(self._records))
+            self._complained = False
         except OSError as error:
             if not self._complained:
                 log.warning("findings cannot be written for topoalloc publish: %s", error.strerror)
