@@ -422,5 +422,4 @@ def test_what_is_left_alone_is_what_a_container_writes_and_which_library_it_was_
         "builtin": ["usage", "library"],
         "vcuda": ["pids.config"],
         "hami-core": ["share.cache", "lock"],
-        "none": [],
     }
