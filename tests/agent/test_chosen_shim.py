@@ -185,10 +185,12 @@ def test_a_node_without_gpus_needs_nothing(config: Config, brought: dict[str, by
 
 @pytest.mark.parametrize(("name", "file"), [("vcuda", "lib64/libcuda.so.1"), ("hami-core", "libvgpu.so")])
 def test_the_library_of_somebody_else_has_to_be_there_at_the_start(config: Config, name: str, file: str) -> None:
-    with pytest.raises(FileFault, match="No such file"):
+    with pytest.raises(FileFault, match=r"^shim_dir: .*No such file or directory; put it there, or name the place"):
         chosen_enforcer(with_shim(config, name), NODE, live=True)
     path = Path(config.shim_dir, file)
     path.parent.mkdir(parents=True)
+    with pytest.raises(FileFault, match=rf"^shim_dir: {path}: No such file or directory; put it there"):
+        chosen_enforcer(with_shim(config, name), NODE, live=True)
     path.touch()
 
     enforcer = chosen_enforcer(with_shim(config, name), NODE, live=True)
@@ -205,7 +207,7 @@ def test_a_linked_directory_ends_the_start(
     (tmp_path / "elsewhere").mkdir()
     Path(getattr(config, key)).symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(FileFault):
+    with pytest.raises(FileFault, match=rf"^{key}: .*; name a path that goes through no link"):
         chosen_enforcer(config, NODE, live=True)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from topoalloc.agent.config import Config
 from topoalloc.agent.enforcer import Enforcer
+from topoalloc.agent.private_files import told_of_key
 from topoalloc.agent.share_directories import ShareDirectories, ShareObserver
 from topoalloc.agent.shim_library import check_foreign_shim, install_library, packaged_library
 from topoalloc.agent.shim_versions import remove_unused_versions
@@ -84,7 +85,8 @@ def _builtin(config: Config, inventory: Inventory, observers: tuple[ShareObserve
     content = packaged_library()
     if content is None:
         raise InputError("shim: builtin: this installation was built without the library; build it with a C compiler")
-    library = install_library(content, Path(config.lib_dir), config.without_share)
+    with told_of_key("lib_dir"):
+        library = install_library(content, Path(config.lib_dir), config.without_share)
     remove_unused_versions(Path(config.lib_dir), library.directory, config.run_dir, Path(config.plugin_dir))
     shim = BuiltinShim(config.share_rules(), str(library.directory))
     return Enforcer(inventory, _directories(config, shim, *observers), library.check)
@@ -100,7 +102,8 @@ def _vcuda(config: Config, inventory: Inventory, cgroup_root: str) -> Enforcer:
     def check() -> None:
         check_foreign_shim(directory, "lib64/libcuda.so.1")
 
-    check()
+    with told_of_key("shim_dir"):
+        check()
     shim = VcudaShim(config.share_rules(), str(directory), _driver_version())
     registry = VcudaRegistry(Path(config.run_dir) / "shares", partial(read_cgroup, root=cgroup_root))
     return Enforcer(inventory, _directories(config, shim, registry), check)
@@ -116,13 +119,16 @@ def _hami_core(config: Config, inventory: Inventory) -> Enforcer:
     def check() -> None:
         check_foreign_shim(directory, LIBRARY_NAME)
 
-    check()
+    with told_of_key("shim_dir"):
+        check()
     return Enforcer(inventory, _directories(config, HamiCoreShim(str(directory))), check)
 
 
 def _directories(config: Config, shim: Enforcement, *observers: ShareObserver) -> ShareDirectories:
+    with told_of_key("run_dir"):
+        directories = ShareDirectories(Path(config.run_dir), shim, observers)
     log.info("shares are enforced: shim %s, their directories below %s", shim.name, config.run_dir)
-    return ShareDirectories(Path(config.run_dir), shim, observers)
+    return directories
 
 
 def _driver_version(path: Path = DRIVER_VERSION_FILE) -> tuple[int, int]:
