@@ -168,14 +168,15 @@ def test_a_shim_named_for_gpus_that_none_can_limit_is_no_configuration(
 
 
 @pytest.mark.parametrize("name", ["auto", "builtin"])
-def test_one_gpu_that_can_be_limited_is_enough_for_a_shim(
-    config: Config, name: str, monkeypatch: pytest.MonkeyPatch
+def test_one_gpu_that_can_be_limited_is_enough_for_a_shim_and_the_others_are_told(
+    config: Config, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(chosen_shim, "packaged_library", lambda: {"libtopoalloc-vcuda.so": b"\x7fELF"})
 
     enforcer = chosen_enforcer(with_shim(config, name), MIXED_NODE, live=True)
 
     assert isinstance(enforcer, Enforcer)
+    assert said_by(caplog) == ["shim: builtin: it limits no share of the AMD GPUs that are here beside others"]
     enforcer.close()
 
 

@@ -46,6 +46,8 @@ def chosen_enforcer(
         log.info("metrics: %s; the agent's own counters are served", _NO_FIGURES[shim])
     if shim == "none":
         return None
+    if any(gpu.vendor == AMD for gpu in inventory.machine.gpus):
+        log.warning("shim: %s: it limits no share of the AMD GPUs that are here beside others", shim)
     if shim == "builtin":
         return _builtin(config, inventory, observers)
     if shim == "vcuda":
