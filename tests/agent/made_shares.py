@@ -77,6 +77,15 @@ def connected(leaf: Path) -> socket.socket:
     return connection
 
 
+def accepts(leaf: Path) -> bool:
+    """Whether the socket is listened to, which it is a moment after it can be seen."""
+    try:
+        connected(leaf).close()
+    except OSError:
+        return False
+    return True
+
+
 @contextmanager
 def no_descriptors_left() -> Iterator[None]:
     """For the whole process; what is open stays so."""

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.agent.made_shares import NAME, OTHER, UID, RunDir, answer, connected, no_descriptors_left
+from tests.agent.made_shares import NAME, OTHER, UID, RunDir, accepts, answer, connected, no_descriptors_left
 from topoalloc.agent import share_sockets
 from topoalloc.agent.share_sockets import (
     CONNECTIONS_PER_SHARE_MAX,
@@ -83,14 +83,6 @@ class Everybody(dict[int, int | None]):
 
     def get(self, key: int, default: object = None) -> int:  # type: ignore[override]
         return self._figure
-
-
-def accepts(leaf: Path) -> bool:
-    try:
-        connected(leaf).close()
-    except OSError:
-        return False
-    return True
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
