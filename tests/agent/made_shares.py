@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import resource
 import socket
 import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,6 +75,26 @@ def connected(leaf: Path) -> socket.socket:
     finally:
         os.close(fd)
     return connection
+
+
+def accepts(leaf: Path) -> bool:
+    """Whether the socket is listened to, which it is a moment after it can be seen."""
+    try:
+        connected(leaf).close()
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def no_descriptors_left() -> Iterator[None]:
+    """For the whole process; what is open stays so."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def answer(connection: socket.socket, request: bytes = b"measure\n") -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.handmade import machine
@@ -28,6 +29,9 @@ def served(of: Machine) -> Inventory:
 
 NODE = served(machine())
 AMD_NODE = served(replace(machine(), gpus=tuple(replace(gpu, vendor=AMD) for gpu in machine().gpus)))
+MIXED_NODE = served(
+    replace(machine(), gpus=(replace(machine().gpus[0], vendor=AMD), *machine().gpus[1:])),
+)
 
 
 @pytest.fixture(params=[{"libtopoalloc-vcuda.so": b"\x7fELF"}, None], ids=["with library", "without library"])
@@ -90,6 +94,46 @@ def test_nothing_enforced_is_said_once(config: Config, caplog: pytest.LogCapture
     assert said_by(caplog) == [f"shim: none: {NOT_ENFORCED}"]
 
 
+def served_metrics(config: Config, shim: str, node: Inventory, caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What is said of the metrics."""
+    Path(config.shim_dir, "lib64").mkdir(parents=True)
+    for file in ("libvgpu.so", "lib64/libcuda.so.1"):
+        Path(config.shim_dir, file).touch()
+    caplog.set_level("INFO")
+    enforcer = chosen_enforcer(msgspec.structs.replace(with_shim(config, shim), metrics="127.0.0.1:1"), node, live=True)
+    if enforcer is not None:
+        enforcer.close()
+    return [record.getMessage() for record in caplog.records if record.getMessage().startswith("metrics: ")]
+
+
+@pytest.mark.parametrize(
+    ("shim", "said"), [("none", "nothing is enforced here"), ("vcuda", "another library's"), ("hami-core", "another")]
+)
+def test_metrics_that_can_have_no_figures_of_shares_are_told_and_no_fault(
+    config: Config, shim: str, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (line,) = served_metrics(config, shim, NODE, caplog)
+
+    assert said in line
+    assert "counters are served" in line
+    assert said_by(caplog) == ([f"shim: none: {NOT_ENFORCED}"] if shim == "none" else [])
+
+
+def test_metrics_of_a_node_without_gpus_have_no_figures_either(
+    config: Config, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert len(served_metrics(config, "auto", served(machine(gpus=0)), caplog)) == 1
+    assert said_by(caplog) == []
+
+
+def test_metrics_with_our_own_library_need_no_word(
+    config: Config, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(chosen_shim, "packaged_library", lambda: {"libtopoalloc-vcuda.so": b"\x7fELF"})
+
+    assert served_metrics(config, "builtin", NODE, caplog) == []
+
+
 @pytest.mark.parametrize("name", ["auto", "builtin", "none"])
 def test_a_recorded_machine_enforces_only_where_that_is_asked_for(
     config: Config, brought: dict[str, bytes] | None, name: str
@@ -111,16 +155,43 @@ def test_gpus_for_which_there_is_no_shim_are_told(
     assert "AMD" in said_by(caplog)[0]
 
 
+@pytest.mark.parametrize("name", ["builtin", "vcuda", "hami-core"])
+@pytest.mark.parametrize("live", [True, False])
+def test_a_shim_named_for_gpus_that_none_can_limit_is_no_configuration(
+    config: Config, brought: dict[str, bytes] | None, name: str, live: bool
+) -> None:
+    with pytest.raises(InputError, match=f"shim: {name}: all GPUs here are AMD's.*set shim: none"):
+        chosen_enforcer(with_shim(config, name), AMD_NODE, live=live)
+
+    assert not Path(config.run_dir).exists()
+    assert not Path(config.lib_dir).exists()
+
+
+@pytest.mark.parametrize("name", ["auto", "builtin"])
+def test_one_gpu_that_can_be_limited_is_enough_for_a_shim_and_the_others_are_told(
+    config: Config, name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(chosen_shim, "packaged_library", lambda: {"libtopoalloc-vcuda.so": b"\x7fELF"})
+
+    enforcer = chosen_enforcer(with_shim(config, name), MIXED_NODE, live=True)
+
+    assert isinstance(enforcer, Enforcer)
+    assert said_by(caplog) == ["shim: builtin: it limits no share of the AMD GPUs that are here beside others"]
+    enforcer.close()
+
+
 def test_a_node_without_gpus_needs_nothing(config: Config, brought: dict[str, bytes] | None) -> None:
     assert chosen_enforcer(with_shim(config, "builtin"), served(machine(gpus=0)), live=True) is None
 
 
 @pytest.mark.parametrize(("name", "file"), [("vcuda", "lib64/libcuda.so.1"), ("hami-core", "libvgpu.so")])
 def test_the_library_of_somebody_else_has_to_be_there_at_the_start(config: Config, name: str, file: str) -> None:
-    with pytest.raises(FileFault, match="No such file"):
+    with pytest.raises(FileFault, match=r"^shim_dir: .*No such file or directory; put it there, or name the place"):
         chosen_enforcer(with_shim(config, name), NODE, live=True)
     path = Path(config.shim_dir, file)
     path.parent.mkdir(parents=True)
+    with pytest.raises(FileFault, match=rf"^shim_dir: {path}: No such file or directory; put it there"):
+        chosen_enforcer(with_shim(config, name), NODE, live=True)
     path.touch()
 
     enforcer = chosen_enforcer(with_shim(config, name), NODE, live=True)
@@ -137,7 +208,7 @@ def test_a_linked_directory_ends_the_start(
     (tmp_path / "elsewhere").mkdir()
     Path(getattr(config, key)).symlink_to(tmp_path / "elsewhere")
 
-    with pytest.raises(FileFault):
+    with pytest.raises(FileFault, match=rf"^{key}: .*; name a path that goes through no link"):
         chosen_enforcer(config, NODE, live=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,18 @@ def test_every_key_is_explained_in_the_documentation():
     text = Path("docs/CONFIGURATION.md").read_text()
 
     assert [key for key in Config.__struct_fields__ if f"`{key}`" not in text] == []
+
+
+def test_every_default_in_the_documentation_is_the_one_that_holds():
+    table = Path("docs/CONFIGURATION.md").read_text().split("\n## ")[0]
+    defaults = dict(re.findall(r"^\| `(\w+)` \| ([^|]+) \|", table, re.MULTILINE))
+
+    assert defaults.keys() == set(Config.__struct_fields__)
+    for key, words in defaults.items():
+        if literal := re.fullmatch(r"`([^`]+)`", words):
+            assert parse_config(f"{key}: {literal[1]}", key) == Config()
+        else:
+            assert words == "none" or words.startswith(("by `", "one pool"))
 
 
 @pytest.mark.parametrize(("host_root", "sysfs"), [("/", "/sys"), ("/host", "/host/sys"), ("/host/", "/host/sys")])

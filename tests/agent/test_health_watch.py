@@ -226,6 +226,19 @@ def test_a_driver_that_cannot_be_asked_is_tried_again_and_said_once(
     assert caplog.text.count("faults of GPUs go unnoticed") == 1
 
 
+def test_a_driver_that_fails_again_after_it_could_be_asked_is_said_again(
+    node: Node, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch, refusal = node.watch(), SourceRefusal("nvml", "the driver is not loaded")
+    for number, answer in enumerate([refusal, None, refusal, refusal]):
+        node.refusal = answer
+        for session in node.sessions:
+            session.is_stale = True
+        watch.reasons(number * SESSION_PAUSE_S)
+
+    assert caplog.text.count("faults of GPUs go unnoticed") == 2
+
+
 def test_a_machine_without_nvidias_gpus_asks_no_driver(node: Node) -> None:
     inventory = replace(INVENTORY, machine=replace(WHOLE, gpus=(), links=()), gpu_keys=())
     watch = LiveWatch(inventory, node.rescan, str(node.sysfs), (), node.open_session, hotplug=lambda: NO_HOTPLUG)

@@ -153,3 +153,67 @@ def test_a_driver_that_tells_nothing_finds_nothing(node: Node):
         rounds.look()
 
     assert node.board.findings == ()
+
+
+def test_a_driver_that_keeps_a_figure_back_ends_no_finding_and_no_process(node: Node):
+    rounds = node.rounds()
+    for _ in range(3):
+        rounds.look()
+    assert node.board.judged == {NAME}
+    node.listed = {node.process.pid: None}
+    killing = node.rounds(kills=True)
+    for _ in range(4):
+        rounds.look()
+        killing.look()
+
+    assert node.process.poll() is None
+    assert node.board.findings == ()
+    assert "topoalloc_share_overuse{" not in metrics_text(node.board)
+    node.listed = {node.process.pid: 9 * GIB}
+    rounds.look()
+    assert node.board.found == {"memory": 1}  # it is the one that was found before
+    assert len(node.board.findings) == 1
+
+
+def test_a_driver_that_is_silent_for_a_moment_does_not_begin_the_count_anew(node: Node):
+    answers = iter([{node.process.pid: 9 * GIB}, None] * 3)
+    rounds = OveruseRounds(
+        str(node.run_dir.path), node.board, lambda gpu: next(answers), dict, tolerance_bytes=GIB // 4, kills=False
+    )
+    for _ in range(4):
+        rounds.look()
+        assert node.board.findings == ()
+    rounds.look()
+
+    assert node.board.found == {"memory": 1}
+
+
+def test_a_gpu_that_nobody_uses_holds_nobody_over_its_grant(node: Node):
+    node.listed = {}
+    node.rounds().look()
+
+    assert 'topoalloc_share_overuse{share="' in metrics_text(node.board)
+    assert node.board.judged == {NAME}
+
+
+def test_findings_that_cannot_be_written_are_said_once_each_time_that_it_happens(
+    node: Node, caplog: pytest.LogCaptureFixture
+):
+    rounds, over = node.rounds(), {node.process.pid: 9 * GIB}
+    blocked = node.run_dir.path / ".overuse.new"
+
+    def find_anew() -> None:
+        node.listed = {}
+        rounds.look()
+        node.listed = dict(over)
+        for _ in range(3):
+            rounds.look()
+
+    for times in (1, 2):
+        blocked.mkdir()
+        find_anew()
+        find_anew()
+        assert caplog.text.count("findings cannot be written") == times
+        blocked.rmdir()
+        find_anew()
+    assert len(parse_records(read_list(str(node.run_dir.path), OVERUSE))) == 6

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -10,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.served import LIMIT_S, agent_process, kubelet_on, node_directory, pod, serving, start_agent
+from tests.agent.served import LIMIT_S, MACHINE, agent_process, kubelet_on, node_directory, pod, serving, start_agent
 from topoalloc.agent.shim_library import packaged_library
 from topoalloc.kubelet.simulated.process import Sockets
 
@@ -126,6 +130,33 @@ def test_what_cannot_be_enforced_from_the_start_ends_the_agent_with_one_line(soc
 
         assert agent.process.wait(LIMIT_S) == 1
         assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("exists", [False, True], ids=["to be made", "there"])
+def test_a_run_dir_on_a_read_only_file_system_ends_the_agent_with_what_to_do(
+    sockets: Sockets, folder: Path, exists: bool
+) -> None:
+    """As below the read-only root of a pod that has no volume there."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("mounting needs root and unshare")
+    node, below = Node(folder, "hami-core"), folder / "read-only"
+    below.mkdir()
+    node.config.write_text(node.config.read_text().replace(f"run_dir: {node.run}", f"run_dir: {below}/run"))
+    script = 'mount -t tmpfs none "$0"'
+    script += ' && mkdir -m 750 "$0/run"' if exists else ""
+    script += ' && mount -o remount,ro "$0" && echo mounted && exec "$@"'
+    agent = [sys.executable, "-m", "topoalloc", "agent", "--machine", MACHINE, "--plugin-dir", str(folder)]
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, str(below), *agent]
+    done = subprocess.run([*command, *node.arguments], capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    if done.stdout != "mounted\n":
+        pytest.skip("no mount namespaces here")
+
+    place = f"{below}/run" + ("/shares" if exists else "")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        f"topoalloc agent: run_dir: {place}: Read-only file system; mount a writable file system there (in a pod: a "
+        "hostPath volume), or name another place"
+    )
 
 
 @brings_library

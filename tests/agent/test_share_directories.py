@@ -424,5 +424,4 @@ def test_what_is_left_alone_is_what_is_written_in_place_and_which_library_the_co
         "builtin": ["usage", "library", "neighbours"],
         "vcuda": ["pids.config"],
         "hami-core": ["share.cache", "lock"],
-        "none": [],
     }

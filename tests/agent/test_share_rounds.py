@@ -6,6 +6,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from topoalloc.agent.share_files import OWNERS, read_list
 from topoalloc.agent.share_rounds import ShareRounds
 from topoalloc.agent.share_sockets import ShareSockets
 from topoalloc.sharing.neighbours import LOOKS_KEPT
+from topoalloc.sharing.pace import PERIODS_KEPT
 from topoalloc.sharing.share_owners import ShareOwner, parse_owners
 
 OWNER = ShareOwner("ns", "pod", "app", UID)
@@ -90,13 +92,45 @@ def test_owners_are_told_when_they_change(node: Node):
     assert read_list(str(node.run_dir.path), OWNERS) == ""
 
 
-def test_a_run_dir_that_cannot_be_read_is_said_once(node: Node, caplog: pytest.LogCaptureFixture):
-    node.run_dir.path.rmdir()
-    for _ in range(3):
+def test_a_run_dir_that_cannot_be_read_is_said_once_each_time_that_it_happens(
+    node: Node, caplog: pytest.LogCaptureFixture
+):
+    """The owners do not change meanwhile, so that nothing is written in between."""
+    node.owners = {}
+    for times in (1, 2):
         node.rounds.look()
+        node.run_dir.path.rmdir()
+        for _ in range(3):
+            node.rounds.look()
 
-    assert caplog.text.count("cannot be read") == 1
-    node.run_dir.path.mkdir()
+        assert caplog.text.count("cannot be read") == times
+        node.run_dir.path.mkdir()
+
+
+def test_owners_that_cannot_be_written_are_said_once_each_time_that_it_happens(
+    node: Node, caplog: pytest.LogCaptureFixture
+):
+    for times in (1, 2):
+        (node.run_dir.path / ".owners.new").mkdir()
+        node.owners = {NAME: replace(OWNER, pod=f"pod-{times}")}
+        for _ in range(3):
+            node.rounds.look()
+        assert caplog.text.count("owners of shares cannot be written") == times
+        (node.run_dir.path / ".owners.new").rmdir()
+
+        node.rounds.look()
+        assert parse_owners(read_list(str(node.run_dir.path), OWNERS)) == node.owners
+
+
+def test_a_run_dir_that_nobody_ever_made_is_no_fault(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    """Metrics are wanted, and nothing is enforced here."""
+    node = Node(tmp_path / "never")
+    node.rounds.look()
+
+    assert not node.rounds.pace()
+    assert caplog.text == ""
+    assert "topoalloc_overuse_killed_total 0\n" in metrics_text(node.board)
+    node.sockets.close()
 
 
 def test_directories_of_other_libraries_get_no_socket_of_ours(node: Node):
@@ -182,4 +216,53 @@ def test_a_neighbour_whose_usage_cannot_be_read_keeps_all_of_its_cores(node: Nod
     node.rounds.pace()
 
     assert node.pace_of(NAME) == 5000
+    mine.end()
+
+
+def test_a_share_that_ran_before_the_agent_did_lends_nothing_before_its_use_is_known(node: Node):
+    mine = node.elastic(NAME)
+    leaf = node.run_dir.make(OTHER, share_bytes(cores=5000, cores_max=5000))
+    other = Slot(leaf, 0, launches=10**6, gpu_time_ns=10**12)
+    want(node.run_dir.leaf(NAME))
+    node.rounds.look()
+    given = []
+    for _ in range(PERIODS_KEPT + 1):
+        node.rounds.pace()
+        given.append(node.pace_of(NAME))
+
+    assert given == [5000] * PERIODS_KEPT + [9800]
+    mine.end()
+    other.end()
+
+
+def test_a_share_whose_account_could_not_be_read_lends_nothing_before_its_use_is_known_again(node: Node):
+    mine = node.elastic(NAME)
+    leaf = node.run_dir.make(OTHER, share_bytes(cores=5000, cores_max=5000))
+    other = Slot(leaf, 0, launches=10**6, gpu_time_ns=10**12)
+    want(node.run_dir.leaf(NAME))
+    node.rounds.look()
+    for _ in range(PERIODS_KEPT + 1):
+        node.rounds.pace()
+    assert node.pace_of(NAME) == 9800
+    (leaf / "usage").rename(leaf / "away")
+    node.rounds.pace()
+    (leaf / "away").rename(leaf / "usage")
+    node.rounds.pace()
+
+    assert node.pace_of(NAME) == 5000
+    mine.end()
+    other.end()
+
+
+def test_an_elastic_share_whose_account_cannot_be_read_is_back_at_its_own_cores_at_once(node: Node):
+    mine = node.elastic(NAME)
+    want(node.run_dir.leaf(NAME))
+    node.rounds.look()
+    node.rounds.pace()
+    assert node.pace_of(NAME) == 10000
+    (node.run_dir.leaf(NAME) / "usage").unlink()
+    node.rounds.pace()
+
+    assert node.pace_of(NAME) == 3000
+    assert node.board.paced == {NAME: 3000}
     mine.end()

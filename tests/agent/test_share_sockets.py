@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.agent.made_shares import NAME, OTHER, UID, RunDir, answer, connected
+from tests.agent.made_shares import NAME, OTHER, UID, RunDir, accepts, answer, connected, no_descriptors_left
 from topoalloc.agent import share_sockets
 from topoalloc.agent.share_sockets import (
     CONNECTIONS_PER_SHARE_MAX,
@@ -83,14 +83,6 @@ class Everybody(dict[int, int | None]):
 
     def get(self, key: int, default: object = None) -> int:  # type: ignore[override]
         return self._figure
-
-
-def accepts(leaf: Path) -> bool:
-    try:
-        connected(leaf).close()
-    except OSError:
-        return False
-    return True
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -408,6 +400,37 @@ def test_a_socket_that_cannot_be_made_is_said_once_and_tried_again(tmp_path: Pat
         assert caplog.text.count("cannot be made") == 1
 
         served.serve(NAME)
+
+
+def test_connections_that_cannot_be_taken_are_said_once_each_time_that_it_happens(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    with serving(tmp_path, NAME) as served:
+        directory = os.open(served.run_dir.leaf(), os.O_RDONLY | os.O_DIRECTORY)
+        for times in (1, 2):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.settimeout(LIMIT_S)
+                with no_descriptors_left():
+                    paused = served.sockets.counts["paused"]
+                    connection.connect(f"/proc/self/fd/{directory}/agent.sock")
+                    wait_for(lambda paused=paused: served.sockets.counts["paused"] >= paused + 2)
+                assert caplog.text.count("connections of shares cannot be taken") == times
+                assert answer(connection) == b"bytes 42\n"
+        os.close(directory)
+
+
+def test_a_process_of_another_pod_is_said_again_where_the_share_is_a_new_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    with serving(tmp_path, NAME) as served:
+        for times in (1, 2):
+            served.serve(NAME, uid=UID)
+            for _ in range(2):
+                with connected(served.run_dir.leaf()) as connection:
+                    answer(connection)
+            wait_for(lambda times=times: caplog.text.count("another pod asked") == times)
+            served.run_dir.leaf().rename(tmp_path / f"gone{times}")
+            served.run_dir.make()
 
 
 def test_sockets_that_nobody_came_to_serve_are_let_go(tmp_path: Path):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.made_shares import NAME, RunDir, answer, connected
+from tests.agent.made_shares import NAME, RunDir, accepts, answer, connected
 from tests.agent.served import MACHINE, agent_process, kubelet_on, node_directory, pod, serving
 from topoalloc.agent import share_watch
 from topoalloc.agent.config import Config
@@ -39,7 +39,7 @@ class Running:
         )
         watch = ShareWatch(settings, dict, everybody, restart_pause_s=0.0)
         self.stop = threading.Event()
-        self.thread = threading.Thread(target=watch.run, args=(self.stop,))
+        self.thread = threading.Thread(target=watch.run, args=(self.stop,), daemon=True)
         self.thread.start()
 
     def end(self) -> None:
@@ -71,7 +71,7 @@ def test_nothing_runs_before_the_first_share_and_nothing_after_the_end(tmp_path:
     running = Running(tmp_path)
     assert ours() == set()
     run_dir.make()
-    wait_for((run_dir.leaf() / "agent.sock").exists)
+    wait_for(lambda: accepts(run_dir.leaf()))
     assert ours() == {"shares", "share sockets", "overuse"}
 
     with connected(run_dir.leaf()) as connection:
@@ -116,7 +116,7 @@ def test_the_agents_process_serves_sockets_metrics_and_owners_of_its_shares():
             assert kubelet.admit(pod("a", vgpu_core=40, vgpu_memory=64)).admitted
             name = next(iter(run_dir.path.glob("shares/*")), None)
             leaf = run_dir.make() if name is None else name
-            wait_for(lambda: (leaf / "agent.sock").exists() and (run_dir.path / "owners").exists())
+            wait_for(lambda: accepts(leaf) and (run_dir.path / "owners").exists())
             wait_for(lambda: b" ns a app " in (run_dir.path / "owners").read_bytes())
 
             with connected(leaf) as connection:

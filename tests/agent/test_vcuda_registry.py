@@ -9,6 +9,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -17,10 +19,11 @@ from pathlib import Path
 import grpc
 import pytest
 
+from tests.agent.made_shares import no_descriptors_left
 from tests.sharing.enforcements import enforcement
 from topoalloc.agent import vcuda_registry
 from topoalloc.agent.share_directories import ShareDirectories
-from topoalloc.agent.vcuda_registry import CONNECTIONS_PER_SHARE_MAX, VcudaRegistry
+from topoalloc.agent.vcuda_registry import CONNECTIONS_PER_SHARE_MAX, PAUSE_S, VcudaRegistry
 from topoalloc.pb.vcuda_pb2 import VDeviceRequest
 from topoalloc.pb.vcuda_pb2_grpc import VCUDAServiceStub
 from topoalloc.sharing.cgroup_path import PodCgroup
@@ -185,6 +188,26 @@ def test_a_silent_connection_ends_after_a_while() -> None:
         client.connect(f"{node.leaf}/vcuda.sock")
 
         assert is_ended(client)
+
+
+def test_registrations_that_cannot_be_taken_are_said_once_each_time_that_it_happens(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with served() as node:
+        place = f"{node.leaf}/vcuda.sock"
+        for times in (1, 2):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.settimeout(LIMIT_S)
+                with no_descriptors_left():
+                    client.connect(place)
+                    began_s = time.monotonic()  # long enough for more than one try
+                    while caplog.text.count("be taken") < times or time.monotonic() < began_s + 3 * PAUSE_S:
+                        assert time.monotonic() < began_s + LIMIT_S
+                        threading.Event().wait(0.01)
+                assert caplog.text.count("vcuda: registrations cannot be taken: Too many open files") == times
+                client.sendall(b"nonsense\r\n" * 10)
+                assert is_ended(client)
+        assert node.register(pod_uid=UID, container_name="app") is grpc.StatusCode.OK
 
 
 def test_a_link_in_the_place_of_the_pids_is_replaced_and_not_followed() -> None:

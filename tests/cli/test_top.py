@@ -104,14 +104,20 @@ def test_a_node_without_shares_says_so(tmp_path: Path, capsys: pytest.CaptureFix
     ("path", "words"),
     [
         ("absent", "does not exist"),
-        ("file", "cannot be read: Not a directory"),
-        ("link", "cannot be read"),
+        ("file", "/file is no directory; give the agent's run_dir"),
+        ("file/below", "is no directory"),
+        ("with a file", "/with a file/shares is no directory; give the agent's run_dir"),
+        ("link to nothing", "is a link that leads to no directory; give the agent's run_dir"),
+        ("link to itself", "is a link that leads to no directory"),
         ("a\0b", ""),
     ],
 )
 def test_a_bad_run_dir_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], path: str, words: str):
     (tmp_path / "file").write_text("")
-    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "with a file").mkdir()
+    (tmp_path / "with a file" / "shares").write_text("")
+    (tmp_path / "link to nothing").symlink_to(tmp_path / "absent")
+    (tmp_path / "link to itself").symlink_to("link to itself")
 
     assert top("--run-dir", f"{tmp_path}/{path}") == 2
 
@@ -119,6 +125,22 @@ def test_a_bad_run_dir_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture
     assert captured.out == ""
     assert captured.err.count("\n") == 1
     assert words in captured.err
+
+
+def test_a_link_is_not_followed_and_what_to_give_in_its_place_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+
+    assert top("--run-dir", f"{tmp_path}/link") == 2
+
+    said = capsys.readouterr().err
+    assert said == (
+        f"topoalloc top: {tmp_path}/link is a link, and none is followed; give the directory itself: "
+        f"--run-dir {tmp_path}/real\n"
+    )
+    assert top("--run-dir", said.split("--run-dir ")[1].rstrip()) == 0
 
 
 def test_a_run_dir_that_may_not_be_read_says_who_may(tmp_path: Path):

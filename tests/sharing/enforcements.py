@@ -1,15 +1,15 @@
-"""The four implementations behind the seam, as a node could have them."""
+"""The three implementations behind the seam, as a node could have them."""
 
 from __future__ import annotations
 
 from topoalloc.sharing.builtin_shim import BuiltinShim
-from topoalloc.sharing.enforcement import Enforcement, NoEnforcement
+from topoalloc.sharing.enforcement import Enforcement
 from topoalloc.sharing.hami_core_shim import HamiCoreShim
 from topoalloc.sharing.share import ShareRules
 from topoalloc.sharing.vcuda_shim import VcudaShim
 
 LIBRARY = "/var/lib/topoalloc/0123456789abcdef"
-NAMES = ("builtin", "vcuda", "hami-core", "none")
+NAMES = ("builtin", "vcuda", "hami-core")
 
 
 def enforcement(name: str, rules: ShareRules | None = None) -> Enforcement:
@@ -18,6 +18,5 @@ def enforcement(name: str, rules: ShareRules | None = None) -> Enforcement:
         "builtin": BuiltinShim(rules, LIBRARY),
         "vcuda": VcudaShim(rules, "/opt/vcuda", (580, 159)),
         "hami-core": HamiCoreShim("/opt/vgpu"),
-        "none": NoEnforcement(),
     }
     return found[name]

@@ -1,4 +1,4 @@
-"""One contract over the four ways to hold a container to its share."""
+"""One contract over the three ways to hold a container to its share."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ MIB = 1024**2
 GIB = 1024**3
 SHARE = Share("0000:3b:00.0-c07", 0, "GPU-8e1c", 30, 8 * GIB, "0f9e8d7c-1234-4567-89ab-0123456789ab", "app")
 everyone = pytest.mark.parametrize("name", NAMES)
-limiting = pytest.mark.parametrize("name", [name for name in NAMES if name != "none"])
 shares = st.builds(
     Share,
     name=st.just(SHARE.name),
@@ -62,7 +61,7 @@ def test_its_name_is_the_one_in_the_configuration(name: str) -> None:
     assert enforcement(name).name == name
 
 
-@limiting
+@everyone
 @given(share=shares, ceiling=ceilings)
 def test_the_library_reads_the_limits_of_the_grant(name: str, share: Share, ceiling: int | None) -> None:
     cores, memory_bytes = told(name, enforcement(name, ShareRules(ceiling)).enforced(share, LEAF))
@@ -137,10 +136,6 @@ def test_what_the_loader_preloads_is_mounted(name: str) -> None:
     assert Mount(f"{LEAF}/ld.so.preload", "/etc/ld.so.preload") in enforced.edits.mounts
     places = {mount.container_path for mount in enforced.edits.mounts}
     assert preloaded in places or str(PurePosixPath(preloaded).parent) in places
-
-
-def test_nothing_is_needed_where_nothing_is_enforced() -> None:
-    assert enforcement("none").enforced(SHARE, LEAF) == Enforced()
 
 
 def test_the_builtin_library_gets_its_directory_its_account_and_itself() -> None:

@@ -29,8 +29,9 @@ def after(samples: list[tuple[list[WatchedShare], list[GpuProcess]]]) -> list[tu
     state: OveruseState = {}
     found = []
     for shares, processes in samples:
-        state, findings = overuse(state, shares, processes, TOLERANCE)
-        found.append(findings)
+        judgement = overuse(state, shares, processes, TOLERANCE)
+        state = judgement.state
+        found.append(judgement.findings)
     return found
 
 
@@ -66,6 +67,64 @@ def test_one_good_sample_begins_the_count_anew():
     found = after([([A], [over])] * 2 + [([A], [IN_A])] + [([A], [over])] * 2)
 
     assert found == [()] * 5
+
+
+OVER = replace(IN_A, memory_bytes=1024 * MIB + TOLERANCE + 1)
+UNTOLD = replace(IN_A, pid=11, memory_bytes=None)
+TWO = replace(A, live_processes=2)
+
+
+def test_what_is_known_proves_too_much_whatever_the_driver_keeps_back():
+    found = after([([TWO], [OVER, UNTOLD])] * 3)[-1]
+
+    assert kinds(found) == [(Overuse.MEMORY, ("a-c00",), True)]
+    assert f"holds at least {OVER.memory_bytes} bytes" in str(found[0])
+
+
+def test_a_figure_that_the_driver_keeps_back_accuses_nobody():
+    assert after([([TWO], [IN_A, UNTOLD])] * 5) == [()] * 5
+
+
+def test_a_figure_that_the_driver_keeps_back_acquits_nobody():
+    """What was counted before is gone on with, and a finding is no new one afterwards."""
+    untold = ([A], [replace(OVER, memory_bytes=None)])
+    over = ([A], [OVER])
+
+    found = after([over, over, untold, untold, over, untold, over])
+
+    memory = (Overuse.MEMORY, ("a-c00",))
+    assert [kinds(one) for one in found] == [[], [], [], [], [(*memory, True)], [], [(*memory, False)]]
+
+
+def test_a_gpu_of_which_the_driver_tells_nothing_for_a_moment_leaves_everything_as_it_was():
+    state: OveruseState = {}
+    for _ in range(2):
+        state = overuse(state, [A, B], [OVER, IN_B], TOLERANCE).state
+    silent = overuse(state, [A, B], [], TOLERANCE, {"GPU-1"})
+
+    assert silent.findings == ()
+    assert silent.state == state
+    assert [kinds(overuse(silent.state, [A, B], [OVER, IN_B], TOLERANCE).findings)] == [
+        [(Overuse.MEMORY, ("a-c00",), True)]
+    ]
+
+
+def test_an_account_that_cannot_be_read_for_a_moment_does_not_begin_the_count_anew():
+    second = replace(IN_A, pid=11, memory_bytes=0)
+    seen, unread = ([A], [IN_A, second]), ([replace(A, live_processes=None)], [IN_A, second])
+
+    found = after([seen, unread, seen, unread, seen])
+
+    assert [kinds(one) for one in found] == [[], [], [], [], [(Overuse.UNLIMITED, ("a-c00",), True)]]
+
+
+def test_it_is_told_of_whose_memory_the_sample_says_enough():
+    def judged(processes: list[GpuProcess], silent: frozenset[str] = frozenset()) -> frozenset[str]:
+        return overuse({}, [A, B], processes, TOLERANCE, silent).judged
+
+    assert judged([]) == judged([IN_A, IN_B]) == judged([OVER, UNTOLD]) == {"a-c00", "b-c50"}
+    assert judged([IN_A, UNTOLD, IN_B]) == {"b-c50"}
+    assert judged([], frozenset({"GPU-1"})) == frozenset()
 
 
 def test_a_process_without_a_live_slot_is_a_finding():
@@ -144,6 +203,22 @@ processes_of = st.lists(
     max_size=6,
     unique_by=lambda process: (process.gpu, process.pid),
 )
+
+
+@given(shares_of, processes_of, st.data())
+def test_no_figure_that_was_kept_back_could_change_the_verdict_on_a_share_that_is_judged(
+    shares: list[WatchedShare], processes: list[GpuProcess], data: st.DataObject
+):
+    figures = st.integers(0, 1024**4)
+    told = [one if one.memory_bytes is not None else replace(one, memory_bytes=data.draw(figures)) for one in processes]
+    before = {(kind, (share.name,)): SAMPLES_IN_A_ROW - 1 for kind in Overuse for share in shares}
+    one, other = (overuse(before, shares, sample, TOLERANCE) for sample in (processes, told))
+
+    def accused(findings: tuple[Finding, ...]) -> set[str]:
+        return {name for finding in findings if finding.kind is Overuse.MEMORY for name in finding.shares}
+
+    assert other.judged == {share.name for share in shares}
+    assert accused(one.findings) == accused(other.findings) & one.judged
 
 
 @given(st.lists(st.tuples(shares_of, processes_of), min_size=1, max_size=6))

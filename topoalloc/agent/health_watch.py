@@ -137,7 +137,7 @@ class LiveWatch:
         self._session_tried_at_s = now_s
         opened = self._open_session(gpus)
         if not isinstance(opened, SourceRefusal):
-            self._session = opened
+            self._session, self._complaint = opened, ""
         elif str(opened) != self._complaint:
             self._complaint = str(opened)
             log.warning("%s; faults of GPUs go unnoticed", opened)

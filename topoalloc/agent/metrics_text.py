@@ -27,7 +27,7 @@ _SHARE_METRICS = (
     ("waiting_seconds_total", "counter", "Time for which launches were held back, over all processes."),
     ("refused_allocations_total", "counter", "Allocations refused by the memory limit."),
     ("usage_readable", "gauge", "1: the container's account can be read."),
-    ("overuse", "gauge", "1: the node-side watchdog sees the container take more than it was granted."),
+    ("overuse", "gauge", "1: the watchdog sees the container take more than was granted; absent: it cannot tell."),
 )
 
 
@@ -64,7 +64,7 @@ def _values(sample: ShareSample, board: ShareBoard, over: set[str]) -> tuple[flo
         None if usage is None else usage.waited_ns / 1e9,
         None if usage is None else usage.refused,
         int(usage is not None),
-        int(sample.name in over),
+        int(sample.name in over) if sample.name in over | board.judged else None,
     )
 
 

@@ -73,15 +73,18 @@ class OveruseRounds:
         }
         # The driver first, then the locks, then whether the process is still there: one that comes or goes meanwhile
         # is not taken for one without limits.
-        listed = {gpu: figures for gpu in sorted(set(named.values())) if (figures := self._memory_bytes(gpu))}
+        answers = {gpu: self._memory_bytes(gpu) for gpu in sorted(set(named.values()))}
+        listed = {gpu: figures for gpu, figures in answers.items() if figures is not None}
         containers = self._containers()
-        samples = (read_share(self._run_dir, name) for name, gpu in named.items() if gpu in listed)
+        samples = (read_share(self._run_dir, name) for name in named)
         shares = [self._watched(sample, containers) for sample in samples if sample is not None]
         watched = [share for share in shares if share is not None]
         processes = self._processes(listed) if watched else []
-        self._state, findings = overuse(self._state, watched, processes, self._tolerance_bytes)
-        self._board.findings = findings
-        for finding in findings:
+        silent = answers.keys() - listed.keys()
+        judgement = overuse(self._state, watched, processes, self._tolerance_bytes, silent)
+        self._state = judgement.state
+        self._board.findings, self._board.judged = judgement.findings, judgement.judged
+        for finding in judgement.findings:
             self._tell(finding)
             if self._kills and finding.kind is Overuse.MEMORY:
                 self._stop(finding)
@@ -120,6 +123,7 @@ class OveruseRounds:
         self._records.append(record_of(finding, owners, int(time.time())))
         try:
             write_list(self._run_dir, OVERUSE, records_text(self._records))
+            self._complained = False
         except OSError as error:
             if not self._complained:
                 log.warning("findings cannot be written for topoalloc publish: %s", error.strerror)

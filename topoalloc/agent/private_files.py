@@ -20,6 +20,16 @@ OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 # One removal takes so many entries and goes so deep; a directory that a container may write in could hold any number.
 REMOVED_MAX = 4096
 DEPTH_MAX = 16
+NOT_THERE = "No such file or directory; put it there, or name the place where it is"
+_IN_THE_WAY = "a link or a file lies where a directory should be"
+_DENIED = "the agent has to run as root, and as a root that may write there"
+_REMEDIES = {
+    errno.EROFS: "mount a writable file system there (in a pod: a hostPath volume), or name another place",
+    errno.EACCES: _DENIED,
+    errno.EPERM: _DENIED,
+    errno.ENOSPC: "make room on the file system of the node",
+    errno.EDQUOT: "make room on the file system of the node",
+}
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -34,6 +44,15 @@ def told_as_fault(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise FileFault(f"{what}: {_reason(error)}") from error
+
+
+@contextmanager
+def told_of_key(key: str) -> Iterator[None]:
+    """Name the key of the configuration by which a path at fault was chosen."""
+    try:
+        yield
+    except FileFault as fault:
+        raise FileFault(f"{key}: {fault}") from fault
 
 
 def open_directory(path: Path, mode: int | None) -> int:
@@ -179,7 +198,7 @@ def _step(directory_fd: int, part: str, walked: Path, mode: int | None) -> int:
             fd = open_below(directory_fd, part)
         except FileNotFoundError:
             if mode is None:
-                raise
+                raise FileFault(f"{walked}: {NOT_THERE}") from None
             os.mkdir(part, 0o700, dir_fd=directory_fd)
             fd = open_below(directory_fd, part)
             os.fchmod(fd, mode)
@@ -200,6 +219,8 @@ def _check_owner(fd: int, path: Path) -> None:
 
 
 def _reason(error: OSError) -> str:
+    why = error.strerror or str(error)
     if error.errno in {errno.ELOOP, errno.ENOTDIR}:
-        return "a link or a file lies where a directory should be; name a path that goes through no link, or remove it"
-    return error.strerror or str(error)
+        return f"{_IN_THE_WAY}; name a path that goes through no link, or remove it"
+    remedy = _REMEDIES.get(error.errno or 0)
+    return why if remedy is None else f"{why}; {remedy}"

@@ -15,6 +15,7 @@ from topoalloc.agent.config import Config
 from topoalloc.agent.desk import Desk, Injecting
 from topoalloc.agent.device_files import device_files, with_driver_libraries
 from topoalloc.agent.health_watch import Watch
+from topoalloc.agent.private_files import told_of_key
 from topoalloc.agent.share_watch import ShareWatch, ShareWatchSettings
 from topoalloc.allocation.shares import share_of_holding
 from topoalloc.errors import InputError
@@ -247,5 +248,6 @@ def _injecting(config: Config, inventory: Inventory, *, live: bool) -> Injecting
     if live and config.cdi_spec_dir:
         from topoalloc.agent.cdi_file import write_cdi_spec
 
-        write_cdi_spec(inventory, files, config.cdi_kind, Path(config.cdi_spec_dir))
+        with told_of_key("cdi_spec_dir"):
+            write_cdi_spec(inventory, files, config.cdi_kind, Path(config.cdi_spec_dir))
     return Injecting(injection, files, config.cdi_kind)

@@ -16,13 +16,15 @@ from topoalloc.sharing.share_sample import ShareSample, UsageRate
 
 @dataclass(slots=True)
 class ShareBoard:
-    """`paced`: hundredths of a percent that elastic shares may take now; `found` counts findings by kind."""
+    """`paced`: hundredths of a percent that elastic shares may take now; `found` counts findings by kind; `judged`:
+    shares of whose memory it is known whether it is too much."""
 
     samples: tuple[ShareSample, ...] = ()
     rates: Mapping[str, UsageRate] = field(default_factory=dict)
     owners: Mapping[str, ShareOwner] = field(default_factory=dict)
     paced: Mapping[str, int] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    judged: frozenset[str] = frozenset()
     found: Counter[str] = field(default_factory=Counter)
     killed: int = 0
     socket_counts: Counter[str] = field(default_factory=Counter)

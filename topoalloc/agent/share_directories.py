@@ -73,12 +73,6 @@ class ShareDirectories:
         """The directory of a share, as the container runtime sees it."""
         return str(self.path / name)
 
-    def open_leaf(self, name: str) -> int:
-        """A descriptor of a share's directory; the caller closes it. Raises OSError. Safe for threads."""
-        if not is_share_name(name):
-            raise FileNotFoundError(name)
-        return open_below(self._root, name)
-
     def put(self, share: Share, *, fresh: bool) -> Enforced:
         """Make a share's directory what it should be; `fresh`: a new one, so that whoever still runs with the old one
         shares no file with the new container."""

@@ -37,6 +37,7 @@ from topoalloc.sharing.usage import (
 
 SHARES_MAX = 4096  # far above the containers of a node
 LIST_BYTES_MAX = 2 * 1024**2
+SHARES = "shares"
 OWNERS, OVERUSE = "owners", "overuse"
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -48,7 +49,7 @@ def share_names(run_dir: str) -> tuple[str, ...]:
     """The shares that there are, sorted; raises OSError where `run_dir` cannot be read. No shares yet: none."""
     with _opened(run_dir, None) as run_fd:
         try:
-            shares_fd = os.open("shares", _DIRECTORY, dir_fd=run_fd)
+            shares_fd = os.open(SHARES, _DIRECTORY, dir_fd=run_fd)
         except FileNotFoundError:
             return ()
         try:
@@ -62,7 +63,7 @@ def share_names(run_dir: str) -> tuple[str, ...]:
 @contextmanager
 def leaf(run_dir: str, name: str) -> Iterator[int]:
     """A descriptor of a share's directory; raises OSError."""
-    with _opened(run_dir, None) as run_fd, _opened("shares", run_fd) as shares_fd, _opened(name, shares_fd) as fd:
+    with _opened(run_dir, None) as run_fd, _opened(SHARES, run_fd) as shares_fd, _opened(name, shares_fd) as fd:
         yield fd
 
 

@@ -12,11 +12,10 @@ from topoalloc.agent.share_board import ShareBoard
 from topoalloc.agent.share_files import OWNERS, read_shares, share_names, write_list, write_neighbours, write_pace
 from topoalloc.agent.share_sockets import ShareSockets, SocketOwner
 from topoalloc.sharing.neighbours import Looks, neighbours, with_look
-from topoalloc.sharing.pace import PACE_PERIOD_S, PaceShare, PaceState, is_wanting, pace
-from topoalloc.sharing.share_file import ShareLimits, gpu_of, shown_gpu
+from topoalloc.sharing.pace import PACE_PERIOD_S, PaceState, forgetting, pace, pace_share
+from topoalloc.sharing.share_file import CORES_FULL, ShareLimits, gpu_of, shown_gpu
 from topoalloc.sharing.share_owners import ShareOwner, owners_text
-from topoalloc.sharing.share_sample import ShareSample, rate_of, rates_of
-from topoalloc.sharing.usage import Usage
+from topoalloc.sharing.share_sample import ShareSample, rates_of
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,8 @@ class ShareRounds:
         self._pace_states: dict[str, PaceState] = {}
         self._looks: dict[str, Looks] = {}
         self._told = ""
-        self._complaint = ""
+        self._was_there = False
+        self._complaints: dict[str, str] = {}
 
     def run(self, stop: threading.Event) -> None:
         """Go on until `stop`."""
@@ -62,8 +62,12 @@ class ShareRounds:
         try:
             samples = read_shares(self._run_dir, share_names(self._run_dir))
         except OSError as error:
-            self._complain(f"{self._run_dir} cannot be read: {error.strerror}")
+            # Where nothing is enforced nobody makes it; metrics are answered all the same.
+            if self._was_there or not isinstance(error, FileNotFoundError):
+                self._complain("read", f"{self._run_dir} cannot be read: {error.strerror}")
             return
+        self._was_there = True
+        self._complaints.pop("read", None)
         owners = self._owners()
         board = self._board
         board.rates = rates_of(self._before, samples)
@@ -79,10 +83,11 @@ class ShareRounds:
     def _tell_neighbours(self, samples: tuple[ShareSample, ...]) -> None:
         by_gpu: dict[str, dict[str, int]] = {}
         for sample in samples:
-            if isinstance(sample.limits, ShareLimits):
-                rate = self._board.rates.get(sample.name)
-                taken = sample.limits.cores if rate is None else rate.cores
-                by_gpu.setdefault(shown_gpu(sample.name, sample.limits), {})[sample.name] = taken
+            limits = sample.limits if isinstance(sample.limits, ShareLimits) else None
+            rate = self._board.rates.get(sample.name)
+            granted = CORES_FULL if limits is None else limits.cores
+            taken = granted if rate is None else rate.cores
+            by_gpu.setdefault(shown_gpu(sample.name, limits), {})[sample.name] = taken
         self._looks = {gpu: with_look(self._looks.get(gpu, Looks()), taken) for gpu, taken in by_gpu.items()}
         told = {name: cores for looks in self._looks.values() for name, cores in neighbours(looks).items()}
         seen_at_ns = min((sample.at_ns for sample in samples), default=0)
@@ -103,8 +108,9 @@ class ShareRounds:
         self._pace_states = {gpu: self._pace_states.get(gpu, PaceState()) for gpu in elastic}
         for gpu in sorted(elastic):
             samples = read_shares(self._run_dir, by_gpu[gpu])
-            shares = [share for one in samples if (share := _pace_share(before.get(one.name), one)) is not None]
-            self._pace_states[gpu], allowed = pace(self._pace_states[gpu], shares)
+            shares = [share for one in samples if (share := pace_share(before.get(one.name), one)) is not None]
+            anew = {one.name for one in samples if one.name in before and before[one.name].inode != one.inode}
+            self._pace_states[gpu], allowed = pace(forgetting(self._pace_states[gpu], anew), shares)
             for name, cores in allowed.items():
                 if write_pace(self._run_dir, name, cores):
                     paced[name] = cores
@@ -119,13 +125,15 @@ class ShareRounds:
         try:
             write_list(self._run_dir, OWNERS, text)
         except OSError as error:
-            self._complain(f"the owners of shares cannot be written: {error.strerror}")
+            self._complain("owners", f"the owners of shares cannot be written: {error.strerror}")
             return
-        self._told, self._complaint = text, ""
+        self._told = text
+        self._complaints.pop("owners", None)
 
-    def _complain(self, words: str) -> None:
-        if words != self._complaint:
-            self._complaint = words
+    def _complain(self, about: str, words: str) -> None:
+        """Once, until it works again or fails in another way."""
+        if self._complaints.get(about) != words:
+            self._complaints[about] = words
             log.warning("%s", words)
 
 
@@ -133,15 +141,3 @@ def _socket_owner(sample: ShareSample, owners: Mapping[str, ShareOwner]) -> Sock
     gpu = gpu_of(sample.name, sample.limits.gpu) if isinstance(sample.limits, ShareLimits) else None
     owner = owners.get(sample.name)
     return SocketOwner(sample.inode, gpu, "" if owner is None else owner.uid)
-
-
-def _pace_share(before: ShareSample | None, now: ShareSample) -> PaceShare | None:
-    """One share as the pace sees it. Where usage cannot be read all of its cores are kept, and it is lent none."""
-    limits, usage = now.limits, now.usage
-    if not isinstance(limits, ShareLimits):
-        return None
-    if not isinstance(usage, Usage):
-        return PaceShare(now.name, limits.cores, limits.cores, used=limits.cores, wanting=True)
-    rate = rate_of(before, now)
-    used = 0 if rate is None else rate.cores  # seen for the first time: it has not begun, or the next period shows it
-    return PaceShare(now.name, limits.cores, limits.cores_max, used, is_wanting(usage.wanting_at_ns, now.at_ns))

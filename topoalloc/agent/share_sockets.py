@@ -247,6 +247,7 @@ class ShareSockets:
         self._selector.register(listener, selectors.EVENT_READ, served)
 
     def _unserve(self, served: _Served) -> None:
+        self._complaints.discard(f"{served.name} foreign")
         for connection in list(served.connections):
             self._drop(connection)
         if served.paused_until_s is None:
@@ -259,6 +260,7 @@ class ShareSockets:
                 del self._listening[served.name]
 
     def _complain(self, kind: str, words: str) -> None:
+        """Once, until it works again."""
         if kind not in self._complaints:
             self._complaints.add(kind)
             log.warning("%s", words)
@@ -280,6 +282,7 @@ class ShareSockets:
                 self._complain("accept", f"connections of shares cannot be taken: {error.strerror}")
                 self._pause(served)
                 return
+            self._complaints.discard("accept")
             accepted.setblocking(False)
             self._make_room(served)
             peer = self._peer(served, accepted)

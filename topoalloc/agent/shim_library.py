@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 
 from topoalloc.agent.private_files import (
+    NOT_THERE,
     OTHERS_WRITE,
     FileFault,
     open_directory,
@@ -109,7 +110,10 @@ def check_foreign_shim(directory: Path, name: str) -> None:
     fd = open_directory(path.parent, None)
     try:
         with told_as_fault(str(path)):
-            status = os.stat(path.name, dir_fd=fd)
+            try:
+                status = os.stat(path.name, dir_fd=fd)
+            except FileNotFoundError:
+                raise FileFault(f"{path}: {NOT_THERE}") from None
     finally:
         os.close(fd)
     if status.st_uid not in {0, os.geteuid()} or status.st_mode & OTHERS_WRITE:

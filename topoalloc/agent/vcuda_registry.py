@@ -33,6 +33,7 @@ CONNECTIONS_PER_SHARE_MAX = 16  # a process forks a client when it starts; the o
 READ_BYTES = 16 * 1024
 PROCESSES_MAX = 100_000  # looked at on a registration
 ROUND_S = 0.5
+PAUSE_S = 0.25  # of a socket whose connections cannot be taken; they wait in its queue meanwhile
 PERMISSION_DENIED, FAILED_PRECONDITION, UNAVAILABLE = 7, 9, 14
 
 
@@ -61,6 +62,7 @@ class _Door:
     inode: int
     listener: socket.socket
     quiet_since_ns: int  # nobody waited to be taken then
+    paused_until_s: float | None = None
     connections: list[_Connection] = field(default_factory=list)
 
 
@@ -81,6 +83,7 @@ class VcudaRegistry:
         self._doors: dict[str, _Door] = {}
         self._selector = selectors.DefaultSelector()
         self._thread: threading.Thread | None = None
+        self._is_failing = False  # to take connections, which is said once
         self.refused: Counter[str] = Counter()  # by share
 
     def opened(self, share: Share, directory_fd: int) -> None:
@@ -119,7 +122,8 @@ class VcudaRegistry:
         door = self._doors.pop(name)
         for connection in list(door.connections):
             self._end(door, connection)
-        self._selector.unregister(door.listener)
+        if door.paused_until_s is None:
+            self._selector.unregister(door.listener)
         door.listener.close()
 
     def _run(self) -> None:
@@ -133,6 +137,7 @@ class VcudaRegistry:
                 for key, _ in ready:
                     self._serve(key.data, key.fileobj)
                 self._end_overdue()
+                self._go_on()
 
     def _serve(self, data: str | _Connection, source: object) -> None:
         if isinstance(data, str):
@@ -151,8 +156,9 @@ class VcudaRegistry:
                 door.quiet_since_ns = before_ns
                 return
             except OSError as error:  # gone already, or no descriptor left
-                log.warning("vcuda: %s", error)
+                self._pause(door, error)
                 return
+            self._is_failing = False
             client.setblocking(False)
             if len(door.connections) >= CONNECTIONS_PER_SHARE_MAX:
                 self._end(door, door.connections[0])
@@ -160,6 +166,21 @@ class VcudaRegistry:
             connection = _Connection(client, door.share.name, peer, time.monotonic() + DEADLINE_S)
             door.connections.append(connection)
             self._selector.register(client, selectors.EVENT_READ, connection)
+
+    def _pause(self, door: _Door, error: OSError) -> None:
+        if not self._is_failing:
+            log.warning("vcuda: registrations cannot be taken: %s", error.strerror)
+        self._is_failing = True
+        self._selector.unregister(door.listener)
+        door.paused_until_s = time.monotonic() + PAUSE_S
+
+    def _go_on(self) -> None:
+        """Listen again where it was paused."""
+        now_s = time.monotonic()
+        for door in self._doors.values():
+            if door.paused_until_s is not None and now_s >= door.paused_until_s:
+                door.paused_until_s = None
+                self._selector.register(door.listener, selectors.EVENT_READ, door.share.name)
 
     def _hear(self, door: _Door, connection: _Connection) -> None:
         try:

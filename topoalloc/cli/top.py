@@ -6,9 +6,10 @@ import argparse
 import os
 import sys
 import time
+from pathlib import Path
 
 from topoalloc.agent.config import Config
-from topoalloc.agent.share_files import OWNERS, read_list, read_shares, share_names
+from topoalloc.agent.share_files import OWNERS, SHARES, read_list, read_shares, share_names
 from topoalloc.cli.usage_table import SharesSeen, usage_json, usage_table
 from topoalloc.errors import InputError, MachineError
 from topoalloc.sharing.share_owners import parse_owners
@@ -57,8 +58,20 @@ def _samples(run_dir: str) -> tuple[ShareSample, ...]:
         return read_shares(run_dir, share_names(run_dir))
     except FileNotFoundError:
         raise InputError(f"{run_dir} does not exist; does the agent run on this node, with this run_dir?") from None
+    except NotADirectoryError:
+        raise InputError(_no_directory(run_dir)) from None
     except PermissionError:
         why = "" if os.geteuid() == 0 else "; run this as root"
         raise MachineError(f"{run_dir} may not be read{why}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{run_dir} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+
+
+def _no_directory(run_dir: str) -> str:
+    """Links are not followed: whoever can change one would choose what is shown as the agent's."""
+    path, target = Path(run_dir), os.path.realpath(run_dir)
+    if not path.is_symlink():
+        return f"{path / SHARES if path.is_dir() else path} is no directory; give the agent's run_dir"
+    if not Path(target).is_dir():
+        return f"{run_dir} is a link that leads to no directory; give the agent's run_dir"
+    return f"{run_dir} is a link, and none is followed; give the directory itself: --run-dir {target}"

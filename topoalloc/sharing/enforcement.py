@@ -1,4 +1,5 @@
-"""The seam between an accounted share and what holds a container to it: one interface, four implementations.
+"""The seam between an accounted share and what holds a container to it: one interface, three implementations.
+Where nothing is enforced there is none.
 
 An implementation says which files a share needs in its directory on the node and what its container gets; it touches
 neither. Files are made, and made anew, from this alone.
@@ -54,13 +55,3 @@ class Enforcement(Protocol):
 
     def enforced(self, share: Share, directory: str) -> Enforced:
         """What the share needs; `directory` is its own on the node, an absolute path."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoEnforcement:
-    """Shares are placed and accounted, and nothing holds a container to its own."""
-
-    name: str = "none"
-
-    def enforced(self, share: Share, directory: str) -> Enforced:
-        return Enforced()

@@ -1,12 +1,13 @@
 """Which containers take more of a GPU than they were granted, by what the driver says of each process. Pure.
 
 A preloaded library binds only programs that load it; the driver counts everybody's memory. What is seen once may be a
-context that is just being made or torn down, so only what is seen several times in a row is a finding.
+context that is just being made or torn down, so only what is seen several times in a row is a finding. What is not
+known in a sample accuses nobody and acquits nobody: what was seen before is kept until something is known again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -49,7 +50,7 @@ class GpuProcess:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One thing that is wrong with a container, or with several of one pod that cannot be told apart. `new`: it was not
-    found in the sample before."""
+    found in the sample before. `used_bytes`: of the processes of which the driver tells, so at least that."""
 
     kind: Overuse
     shares: tuple[str, ...]
@@ -64,7 +65,10 @@ class Finding:
         who = f"{' and '.join(self.shares)} (pod {self.processes[0].pod_uid})"
         pids = ", ".join(str(process.pid) for process in self.processes[:8])
         if self.kind is Overuse.MEMORY:
-            return f"{who} holds {self.used_bytes} bytes of {self.gpu}, granted {self.limit_bytes}; processes {pids}"
+            held = f"{self.used_bytes} bytes"
+            if any(process.memory_bytes is None for process in self.processes):
+                held = f"at least {held}"
+            return f"{who} holds {held} of {self.gpu}, granted {self.limit_bytes}; processes {pids}"
         known = f"{len(self.processes)} processes use {self.gpu}, {self.live_processes} under limits"
         return f"{who}: {known}; processes {pids}"
 
@@ -73,20 +77,42 @@ Key = tuple[Overuse, tuple[str, ...]]
 OveruseState = Mapping[Key, int]  # how many samples in a row it has been so
 
 
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One sample's. `judged`: shares of whose memory it is known whether it is too much, this time."""
+
+    state: OveruseState
+    findings: tuple[Finding, ...]
+    judged: frozenset[str]
+
+
 def overuse(
-    state: OveruseState, shares: Sequence[WatchedShare], processes: Sequence[GpuProcess], tolerance_bytes: int
-) -> tuple[OveruseState, tuple[Finding, ...]]:
-    """Judge one sample; findings in the order of kind and names. What is not seen any more is forgotten."""
-    seen: dict[Key, int] = {}
+    state: OveruseState,
+    shares: Sequence[WatchedShare],
+    processes: Sequence[GpuProcess],
+    tolerance_bytes: int,
+    silent_gpus: Set[str] = frozenset(),
+) -> Judgement:
+    """Judge one sample; findings in the order of kind and names. What is known to be over is forgotten.
+
+    `silent_gpus`: of these the driver told nothing this time, so that no process there means nothing.
+    """
+    silent = {share.name for share in shares if share.gpu in silent_gpus}
+    seen = {key: count for key, count in state.items() if not silent.isdisjoint(key[1])}
+    judged = {share.name for share in shares} - silent
     findings: list[Finding] = []
     for names, theirs in sorted(_by_shares(shares, processes).items()):
         group = [share for share in shares if share.name in names]
-        for kind in _wrong(group, theirs, tolerance_bytes):
-            count = min(state.get((kind, names), 0) + 1, SAMPLES_IN_A_ROW + 1)
-            seen[kind, names] = count
-            if count >= SAMPLES_IN_A_ROW:
+        for kind, wrong in _verdicts(group, theirs, tolerance_bytes).items():
+            before = state.get((kind, names), 0)
+            count = min(before + 1, SAMPLES_IN_A_ROW + 1) if wrong else before
+            if wrong is not False and count:
+                seen[kind, names] = count
+            if wrong and count >= SAMPLES_IN_A_ROW:
                 findings.append(_finding(kind, names, group, theirs, new=count == SAMPLES_IN_A_ROW))
-    return seen, tuple(findings)
+            if wrong is None and kind is Overuse.MEMORY:
+                judged -= set(names)
+    return Judgement(seen, tuple(findings), frozenset(judged))
 
 
 def _by_shares(
@@ -111,13 +137,20 @@ def _whose(process: GpuProcess, candidates: Sequence[WatchedShare]) -> tuple[str
     return tuple(sorted(named or unnamed))
 
 
-def _wrong(group: Sequence[WatchedShare], processes: Sequence[GpuProcess], tolerance_bytes: int) -> Iterable[Overuse]:
+def _verdicts(
+    group: Sequence[WatchedShare], processes: Sequence[GpuProcess], tolerance_bytes: int
+) -> Mapping[Overuse, bool | None]:
+    """What is wrong with them and what is not; None: not known."""
     limit_bytes = _sum(share.memory_bytes for share in group)
-    if limit_bytes is not None and _used_bytes(processes) > limit_bytes + tolerance_bytes:
-        yield Overuse.MEMORY
     live = _sum(share.live_processes for share in group)
-    if live is not None and len(processes) > live:
-        yield Overuse.UNLIMITED
+    is_known = all(process.memory_bytes is not None for process in processes)
+    if limit_bytes is None:
+        too_much: bool | None = False  # memory is not limited
+    elif _known_bytes(processes) > limit_bytes + tolerance_bytes:
+        too_much = True  # whatever the others hold
+    else:
+        too_much = False if is_known else None
+    return {Overuse.MEMORY: too_much, Overuse.UNLIMITED: None if live is None else len(processes) > live}
 
 
 def _sum(parts: Iterable[int | None]) -> int | None:
@@ -130,8 +163,9 @@ def _sum(parts: Iterable[int | None]) -> int | None:
     return total
 
 
-def _used_bytes(processes: Iterable[GpuProcess]) -> int:
-    return sum(process.memory_bytes or 0 for process in processes)
+def _known_bytes(processes: Iterable[GpuProcess]) -> int:
+    """What the processes hold at least."""
+    return sum(process.memory_bytes for process in processes if process.memory_bytes is not None)
 
 
 def _finding(
@@ -147,7 +181,7 @@ def _finding(
         shares=names,
         gpu=processes[0].gpu,
         processes=processes,
-        used_bytes=_used_bytes(processes),
+        used_bytes=_known_bytes(processes),
         limit_bytes=_sum(share.memory_bytes for share in group),
         live_processes=_sum(share.live_processes for share in group),
         new=new,
