@@ -38,9 +38,29 @@ def build_shim(into: Path, *extra: str) -> Path:
     return library
 
 
-def build(into: Path, *extra: str) -> Built:
+def build_shipped(into: Path, compiler: str, *extra: str) -> Path:
+    """The library with the flags that it is delivered with."""
+    library = into / "libtopoalloc-vcuda.so"
+    sources = sorted(str(path) for path in SHIM_SOURCES.glob("*.c"))
+    ran(compiler, *extra, f"@{SHIM_SOURCES}/compile.flags", *sources, "-o", str(library))
+    return library
+
+
+def build_verify(into: Path, compiler: str, *extra: str) -> Path:
+    """topoalloc-verify, in the same way."""
+    program, folder = into / "topoalloc-verify", SHIM_SOURCES / "verify"
+    sources = sorted(str(path) for path in folder.glob("*.c"))
+    ran(compiler, *extra, f"@{folder}/compile.flags", *sources, "-o", str(program))
+    return program
+
+
+def build_driver_and_programs(into: Path, *variables: str) -> tuple[Path, Path]:
     driver, programs = into / "driver", into / "programs"
-    flags = " ".join(extra)
-    ran("make", "-s", "-C", str(HERE / "fake_driver"), f"OUT={driver}", f"CFLAGS={flags}")
-    ran("make", "-s", "-C", str(PROGRAM_SOURCES), f"DRIVER={driver}", f"OUT={programs}", f"CFLAGS={flags}")
+    ran("make", "-s", "-C", str(HERE / "fake_driver"), f"OUT={driver}", *variables)
+    ran("make", "-s", "-C", str(PROGRAM_SOURCES), f"DRIVER={driver}", f"OUT={programs}", *variables)
+    return driver, programs
+
+
+def build(into: Path, *extra: str) -> Built:
+    driver, programs = build_driver_and_programs(into, f"CFLAGS={' '.join(extra)}")
     return Built(driver, programs, build_shim(into, *extra))

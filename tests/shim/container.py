@@ -135,7 +135,7 @@ class Truth:
         environment = container.variables()
         del environment["LD_PRELOAD"]
         self._process = subprocess.Popen(
-            [str(container.built.programs / "truth")],
+            [*container.wrapper, str(container.built.programs / "truth")],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -35,10 +35,10 @@ class Driver(ModuleType):
     def nvmlDeviceGetHandleByPciBusId(self, address: bytes) -> object:
         return self._handle("address", address)
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> list[SimpleNamespace]:
+    def nvmlDeviceGetComputeRunningProcesses_v2(self, handle: object) -> list[SimpleNamespace]:
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.compute]
 
-    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: object) -> list[SimpleNamespace]:
+    def nvmlDeviceGetGraphicsRunningProcesses_v2(self, handle: object) -> list[SimpleNamespace]:
         if self.graphics is None:
             raise FakeError
         return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self.graphics]

@@ -1,20 +1,8 @@
 /* reports WAY: what the program is told of its memory, by the driver and by the management library. */
+#include "nvml_facts.h"
 #include "reach.h"
 
 #include <dlfcn.h>
-
-typedef struct {
-    unsigned long long total, free, used;
-} memory_v1;
-typedef struct {
-    unsigned version;
-    unsigned long long total, reserved, free, used;
-} memory_v2;
-typedef struct {
-    unsigned pid;
-    unsigned long long bytes;
-    unsigned instances[2];
-} process_v2;
 
 static void *library;
 
@@ -31,9 +19,9 @@ static void *symbol(const char *name)
 static void ask_nvml(void)
 {
     void *device = NULL;
-    memory_v1 first = {0};
-    memory_v2 second = {.version = sizeof second | 2u << 24};
-    process_v2 processes[64];
+    nvmlMemory_t first = {0};
+    nvmlMemory_v2_t second = {.version = nvmlMemory_v2};
+    nvmlProcessInfo_v2_t processes[64];
     unsigned count = 64;
     library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
     if (!library)
@@ -51,7 +39,7 @@ static void ask_nvml(void)
     say("nvml_memory_v2", memory(device, &second));
     say("nvml_total_v2", (long long)second.total);
     say("nvml_free_v2", (long long)second.free);
-    *(void **)(void *)&list = symbol("nvmlDeviceGetComputeRunningProcesses_v3");
+    *(void **)(void *)&list = symbol("nvmlDeviceGetComputeRunningProcesses_v2");
     say("nvml_list", list(device, &count, processes));
     say("nvml_processes", count);
 }

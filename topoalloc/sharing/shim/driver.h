@@ -42,6 +42,10 @@ enum nvml_hook_index {
 #include "calls.def"
 #undef CALL
 
+#define CALL(name, parameters) typedef nvmlReturn_t(*name##_function) parameters;
+#include "nvml_calls.def"
+#undef CALL
+
 #pragma GCC visibility push(default)
 #define HOOK(name, parameters)                    \
     typedef nvmlReturn_t(*name##_function) parameters; \

@@ -157,6 +157,9 @@ typedef struct {
     unsigned int pid;
     unsigned long long used_bytes;
     unsigned int gpu_instance, compute_instance;
-} nvmlProcessInfo_t;
+} nvmlProcessInfo_v2_t;
+
+#define NVML_NO_FUNCTION 13                 /* NVML_ERROR_FUNCTION_NOT_FOUND */
+#define NVML_UNKNOWN_BYTES UINT64_MAX       /* NVML_VALUE_NOT_AVAILABLE */
 
 #endif

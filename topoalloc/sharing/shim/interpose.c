@@ -11,7 +11,8 @@ __attribute__((visibility("hidden"))) function_pointer interpose_dlsym(void *han
 __attribute__((visibility("hidden"))) function_pointer interpose_dlvsym(void *handle, const char *name);
 
 /* dlsym finds its caller by the return address, which RTLD_NEXT depends on. So ours only looks at the name, with all
- * argument registers kept, and jumps to the true one. */
+ * argument registers kept, and jumps to the true one. The first instruction (`hint #34` is `bti c`) allows an indirect
+ * branch to come there: a compiler that guards branches by default marks the whole library as guarded, this included. */
 #if defined(__x86_64__)
 #define JUMP(name, route)                                                                                         \
     __asm__(".text\n.globl " #name "\n.type " #name ",@function\n" #name ":\n"                                   \
@@ -20,7 +21,8 @@ __attribute__((visibility("hidden"))) function_pointer interpose_dlvsym(void *ha
 #elif defined(__aarch64__)
 #define JUMP(name, route)                                                                                   \
     __asm__(".text\n.globl " #name "\n.type " #name ",%function\n" #name ":\n"                             \
-            "stp x29, x30, [sp, #-48]!\n\tstp x0, x1, [sp, #16]\n\tstr x2, [sp, #32]\n\tbl " #route "\n"      \
+            "hint #34\n\tstp x29, x30, [sp, #-48]!\n\tstp x0, x1, [sp, #16]\n\tstr x2, [sp, #32]\n"                 \
+            "\tbl " #route "\n"                                                                             \
             "\tmov x16, x0\n\tldr x2, [sp, #32]\n\tldp x0, x1, [sp, #16]\n\tldp x29, x30, [sp], #48\n\tbr x16\n" \
             ".size " #name ",.-" #name "\n")
 #else

@@ -45,9 +45,9 @@ static ino_t agent_inode;
 
 static struct {
     _Atomic int tried; /* 1 under way, 2 done */
-    nvmlReturn_t (*count)(unsigned int *);
-    nvmlReturn_t (*by_index)(unsigned int, nvmlDevice_t *);
-    nvmlReturn_t (*processes)(nvmlDevice_t, unsigned int *, nvmlProcessInfo_t *);
+    nvmlDeviceGetCount_v2_function count;
+    nvmlDeviceGetHandleByIndex_v2_function by_index;
+    nvmlDeviceGetComputeRunningProcesses_v2_function processes;
 } nvml;
 
 static int connect_agent(void)
@@ -127,15 +127,14 @@ static void look_for_nvml(void)
     if (!handle)
         return;
     dlsym_function look = libc_dlsym_function();
-    nvmlReturn_t (*init)(void) = (nvmlReturn_t (*)(void))(uintptr_t)look(handle, "nvmlInit_v2");
-    nvml.count = (nvmlReturn_t (*)(unsigned int *))(uintptr_t)look(handle, "nvmlDeviceGetCount_v2");
+    nvmlInit_v2_function init = (nvmlInit_v2_function)(uintptr_t)look(handle, "nvmlInit_v2");
+    nvml.count = (nvmlDeviceGetCount_v2_function)(uintptr_t)look(handle, "nvmlDeviceGetCount_v2");
     nvml.by_index =
-        (nvmlReturn_t (*)(unsigned int, nvmlDevice_t *))(uintptr_t)look(handle, "nvmlDeviceGetHandleByIndex_v2");
-    void *processes = look(handle, "nvmlDeviceGetComputeRunningProcesses_v3");
-    if (!processes)
-        processes = look(handle, "nvmlDeviceGetComputeRunningProcesses_v2"); /* the same structure */
+        (nvmlDeviceGetHandleByIndex_v2_function)(uintptr_t)look(handle, "nvmlDeviceGetHandleByIndex_v2");
+    /* Not the third version: drivers 535.43 to 535.86 answer it with longer entries (nvml.h of CUDA 12.2.0). */
+    void *processes = look(handle, "nvmlDeviceGetComputeRunningProcesses_v2");
     if (init && nvml.count && nvml.by_index && processes && init() == 0)
-        nvml.processes = (nvmlReturn_t (*)(nvmlDevice_t, unsigned int *, nvmlProcessInfo_t *))(uintptr_t)processes;
+        nvml.processes = (nvmlDeviceGetComputeRunningProcesses_v2_function)(uintptr_t)processes;
 }
 
 /* Without `measuring` held: the dynamic linker may be held by a library whose constructor waits for us. */
@@ -150,7 +149,7 @@ static void find_nvml(void)
 
 static uint64_t ask_nvml(void)
 {
-    static nvmlProcessInfo_t processes[PROCESSES_MAX]; /* under `measuring` */
+    static nvmlProcessInfo_v2_t processes[PROCESSES_MAX]; /* under `measuring` */
     unsigned int gpus = 0, pid = (unsigned int)getpid();
     uint64_t bytes = 0;
     int listed = 0;
@@ -162,7 +161,7 @@ static uint64_t ask_nvml(void)
         if (nvml.by_index(gpu, &device) != 0 || nvml.processes(device, &count, processes) != 0)
             return UNKNOWN_BYTES;
         for (unsigned int i = 0; i < count && i < PROCESSES_MAX; i++) {
-            if (processes[i].pid != pid || processes[i].used_bytes == UNKNOWN_BYTES)
+            if (processes[i].pid != pid || processes[i].used_bytes == NVML_UNKNOWN_BYTES)
                 continue;
             bytes += processes[i].used_bytes;
             listed = 1;

@@ -3,8 +3,6 @@
 #include "memory.h"
 #include "process.h"
 
-#define NVML_NO_FUNCTION 13 /* NVML_ERROR_FUNCTION_NOT_FOUND */
-
 static uint64_t limit_now(void)
 {
     return atomic_load(&process_limits.memory_bytes);

@@ -57,15 +57,18 @@ class GpuProcesses:
 
 
 def _asked(nvml: ModuleType, gpu: str) -> Mapping[int, int | None] | None:
-    """A process that computes and draws is in both lists with the same figure. Not every GPU can tell who draws."""
+    """A process that computes and draws is in both lists with the same figure. Not every GPU can tell who draws.
+
+    The calls of the second version: drivers before 510 have no third, and 535.43 to 535.86 answer it with longer
+    entries (nvml.h of CUDA 12.2.0) than the bindings read."""
     by = nvml.nvmlDeviceGetHandleByPciBusId if ":" in gpu else nvml.nvmlDeviceGetHandleByUUID
     try:
         handle = by(gpu.encode())
-        processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)[:PROCESSES_MAX]
+        processes = nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)[:PROCESSES_MAX]
     except nvml.NVMLError:
         return None
     with contextlib.suppress(nvml.NVMLError):
-        processes = [*processes, *nvml.nvmlDeviceGetGraphicsRunningProcesses(handle)[:PROCESSES_MAX]]
+        processes = [*processes, *nvml.nvmlDeviceGetGraphicsRunningProcesses_v2(handle)[:PROCESSES_MAX]]
     found: dict[int, int | None] = {}
     for process in processes:
         known = [figure for figure in (found.get(process.pid), process.usedGpuMemory) if isinstance(figure, int)]

@@ -1,0 +1,127 @@
+#include "samples.h"
+
+#include "audit.h"
+#include "capture.h"
+#include "driver.h"
+#include "kernels.h"
+#include "local_lock.h"
+#include "overlap.h"
+#include "pace.h"
+#include "process.h"
+
+#define BRACKET_FIRST_NS UINT64_C(3000) /* what two events read around one launch beyond its own time */
+#define BRACKET_NS UINT64_C(1500)       /* and around a burst: recording them took the host that long */
+#define BUSY_TIMES 2u
+
+static struct local_lock settling;
+
+static uint64_t nanoseconds(float milliseconds)
+{
+    return milliseconds > 0 ? (uint64_t)((double)milliseconds * 1e6) : 0;
+}
+
+static int is_first_of_its_kind(const struct burst *burst, unsigned int position)
+{
+    for (unsigned int i = 0; i < position; i++)
+        if (burst->entries[i] == burst->entries[position])
+            return 0;
+    return 1;
+}
+
+static uint64_t without_bracket(uint64_t took_ns, uint64_t bracket_ns)
+{
+    return took_ns > 2 * bracket_ns ? took_ns - bracket_ns : took_ns / 2;
+}
+
+static void learn_first(const struct burst *burst, uint64_t took_ns)
+{
+    struct estimate *entry = &kernels[burst->entries[0]];
+    uint64_t now_ns = process_now_ns();
+    estimate_add(entry, took_ns, pace_is_alone(now_ns));
+    pace_charge(took_ns, now_ns);
+    atomic_store(&entry->pending, 0);
+}
+
+static void learn(const struct burst *burst, uint64_t took_ns)
+{
+    int alone = pace_is_alone(process_now_ns());
+    /* The burst's time is divided as it was predicted: right in sum, and exact where all launches are of one kind. */
+    for (unsigned int i = 0; i < burst->launches && burst->predicted_ns; i++) {
+        if (!is_first_of_its_kind(burst, i))
+            continue;
+        double share = (double)burst->predictions_ns[i] / (double)burst->predicted_ns;
+        estimate_add(&kernels[burst->entries[i]], (uint64_t)((double)took_ns * share), alone);
+    }
+}
+
+/* Where launches came no faster than they were carried out, the GPU may have been idle between them. (They also come no
+ * faster while the driver's queue is full, but then it is far behind.) */
+static int kept_the_gpu_busy(const struct burst *burst, uint64_t took_ns)
+{
+    return burst->ahead || took_ns > BUSY_TIMES * (burst->last_at_ns - burst->first_at_ns);
+}
+
+static void audit(const struct burst *burst, uint64_t took_ns, uint64_t added_ns)
+{
+    if (!burst->unsteady || !kept_the_gpu_busy(burst, took_ns))
+        return;
+    struct audit_window launches = {added_ns, burst->predicted_ns, burst->charged_ns};
+    audit_timed(&launches, process_now_ns());
+}
+
+/* Under `settling`. 0: the GPU has not come to its end yet. */
+static int settle(struct burst *burst)
+{
+    float took = 0;
+    CUresult done = DRIVER(cuEventQuery)(burst->end);
+    if (done == CUDA_ERROR_NOT_READY)
+        return 0;
+    if (done == CUDA_SUCCESS && DRIVER(cuEventElapsedTime)(&took, burst->begin, burst->end) == CUDA_SUCCESS) {
+        uint64_t took_ns = nanoseconds(took);
+        if (burst->first_of_entry) {
+            learn_first(burst, without_bracket(took_ns, BRACKET_FIRST_NS));
+        } else {
+            uint64_t alone_ns = without_bracket(took_ns, BRACKET_NS);
+            learn(burst, alone_ns);
+            uint64_t added_ns = overlap_cover(overlap_begin_on_line(burst), alone_ns);
+            overlap_count(added_ns, burst);
+            audit(burst, alone_ns, added_ns);
+        }
+    }
+    bursts_abandon(burst);
+    return 1;
+}
+
+/* In the order in which they began, so that the time line is walked forward. */
+void samples_settle(uint64_t context, int most)
+{
+    if (atomic_load_explicit(&captures_open, memory_order_relaxed) > 0 || !local_lock_try(&settling))
+        return;
+    for (int done = 0; done < most; done++) {
+        struct burst *oldest = NULL;
+        for (int i = 0; i < BURSTS_MAX; i++) {
+            struct burst *burst = &bursts[i];
+            if (atomic_load_explicit(&burst->state, memory_order_acquire) == BURST_PENDING &&
+                burst->context == context && (!oldest || burst->sequence < oldest->sequence))
+                oldest = burst;
+        }
+        if (!oldest || !settle(oldest))
+            break;
+    }
+    local_lock_drop(&settling);
+}
+
+void samples_context_gone(uint64_t context)
+{
+    local_lock_take(&settling);
+    for (int i = 0; i < BURSTS_MAX; i++)
+        bursts_forget_events(&bursts[i], context);
+    overlap_context_gone(context);
+    local_lock_drop(&settling);
+}
+
+void samples_forget(void)
+{
+    local_lock_forget(&settling);
+    audit_forget();
+}
