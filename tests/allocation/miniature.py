@@ -133,8 +133,7 @@ class Miniature:
         self.now_s += 0.01
         roster = tuple(self.active.values()) if self.habits.tells_pods else None
         if roster is None and self.habits.tells_devices:
-            listing = Listing(self._listing(), self.state.calls, self.now_s, in_question=True)
-            self.state = listed(self.state, listing)
+            self.state = listed(self.state, Listing(self._listing(), self.state.calls, self.now_s))
         self.state, preference = ask(
             self.state, self.inventory, self.board, question, roster, UNKNOWN_ALIGNMENT, self.now_s
         )
