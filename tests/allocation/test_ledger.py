@@ -51,12 +51,6 @@ def test_a_list_begun_after_a_later_call_disproves_a_grant_it_does_not_show():
     assert APP not in state.holdings
 
 
-def test_a_list_made_in_a_question_disproves_the_latest_grant_that_it_does_not_show():
-    made_in_question = replace(listing(("other", "app", {"c2"}), calls=YOUNG.call), in_question=True)
-
-    assert APP not in listed(state_of(APP, YOUNG), made_in_question).holdings
-
-
 def test_a_list_begun_after_the_grace_disproves_a_grant_it_does_not_show():
     state = listed(state_of(APP, YOUNG), listing(at_s=100.0 + RECORD_GRACE_S))
 

@@ -201,7 +201,7 @@ class Desk:
         if roster is None or not had_roster:
             # Only PodResources can tell whose the halves given so far are; List is safe here, not inside Allocate.
             # When the pods are told again after a kubelet's start, what was guessed in between is put right.
-            self._list_now(patient=True, in_question=True)
+            self._list_now(patient=True)
         self._learn_leftovers(roster)
         self._keep(replace(self._state, restored=self._restored if roster is None else frozenset()))
         alignment = self._kubelet_config.alignment()
@@ -288,7 +288,7 @@ class Desk:
         ours = tuple(replace(entry, ids=entry.ids & known) for entry in entries)
         self._keep(with_leftovers(self._state, ours, roster))
 
-    def _list_now(self, *, patient: bool, in_question: bool = False) -> bool:
+    def _list_now(self, *, patient: bool) -> bool:
         """Ask PodResources once and take its answer into the ledger."""
         began_at_s = self._clock_s()
         containers = self._evidence.listed_containers(patient=patient)
@@ -301,8 +301,7 @@ class Desk:
         # for as long.
         kubelet, age_s = self._evidence.kubelet_start()
         partial = self._roster is None and age_s < KUBELET_SETTLES_S
-        listing = Listing(ours, self._state.calls, began_at_s, partial, kubelet, in_question)
-        self._keep(listed(self._state, listing))
+        self._keep(listed(self._state, Listing(ours, self._state.calls, began_at_s, partial, kubelet)))
         self._listed_partly = partial
         self._holdings_known = True
         self._remember_restored(kubelet, age_s)

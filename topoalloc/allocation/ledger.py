@@ -127,7 +127,6 @@ class Listing:
 
     `partial`: the kubelet has just started and knows only the pods it has judged again so far, so what an earlier
     `kubelet` vouched for may be missing for that reason.
-    `in_question`: made while the kubelet waits for an answer to a question, so a call later than any grant has come in.
     """
 
     containers: tuple[ListedContainer, ...]
@@ -135,7 +134,6 @@ class Listing:
     began_at_s: float
     partial: bool = False
     kubelet: int = 0
-    in_question: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +268,7 @@ def _too_young(holding: Holding, listing: Listing) -> bool:
     """Whether the kubelet may not yet have recorded this grant when the list was made."""
     if holding.confirmed:
         return False
-    later_call = listing.in_question or listing.calls_before > holding.call
-    recorded = later_call or listing.began_at_s - holding.granted_at_s >= RECORD_GRACE_S
+    recorded = listing.calls_before > holding.call or listing.began_at_s - holding.granted_at_s >= RECORD_GRACE_S
     return not recorded
 
 
