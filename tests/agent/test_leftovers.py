@@ -30,7 +30,7 @@ from topoalloc.cli.simulation.rehearsal import Node, running_node
 from topoalloc.kubelet.evidence import Evidence
 from topoalloc.kubelet.kubelet_config import KubeletConfig
 from topoalloc.kubelet.simulated.settings import Behaviour, KubeletSettings
-from topoalloc.sharing.settings import CORE_RESOURCE, MEMORY_RESOURCE
+from topoalloc.sharing.settings import CORE_RESOURCE, MEMORY_RESOURCE, NIC_RESOURCE
 from topoalloc.topology.sources import load_machine
 
 MACHINE = "tests/machines/azure-ndv5.nccl-topo.xml"
@@ -295,3 +295,25 @@ def test_what_an_init_container_left_that_ran_while_the_pods_were_not_told_is_le
     kubelet.desk.reconcile()
 
     assert kubelet.desk.state.holdings[Owner("ns", "first", "init")].ids == ids
+
+
+def given_without_a_name(resource_name: str) -> tuple[Kubelet, frozenset[str]]:
+    kubelet = started(None, ())
+    ids = kubelet.allocate(resource_name, 1)
+    kubelet.evidence.pods = (pod("next", cores=30, memory=1, nics=1),)
+    return kubelet, ids
+
+
+def test_what_nobody_known_was_given_is_free_once_the_pods_are_told_and_ask_for_the_same_again():
+    kubelet, ids = given_without_a_name(NIC_RESOURCE)
+
+    assert kubelet.allocate(NIC_RESOURCE, 1, tuple(device.id for device in resource(NIC_RESOURCE).devices)) == ids
+    assert list(kubelet.desk.state.holdings) == [Owner("ns", "next", "app")]
+
+
+def test_a_container_in_the_middle_of_its_calls_keeps_what_it_was_given_without_a_name():
+    kubelet, ids = given_without_a_name(MEMORY_RESOURCE)
+
+    kubelet.allocate(CORE_RESOURCE, 30)
+
+    assert ids <= frozenset().union(*(holding.ids for holding in kubelet.desk.state.holdings.values()))

@@ -202,7 +202,7 @@ class Desk:
             # Only PodResources can tell whose the halves given so far are; List is safe here, not inside Allocate.
             # When the pods are told again after a kubelet's start, what was guessed in between is put right.
             self._list_now(patient=True)
-        self._learn_leftovers(roster)
+        self._learn_leftovers(roster, question.resource)
         self._keep(replace(self._state, restored=self._restored if roster is None else frozenset()))
         alignment = self._kubelet_config.alignment()
         state, preference = ask(self._state, self._inventory, self._board, question, roster, alignment, self._clock_s())
@@ -277,16 +277,25 @@ class Desk:
             self._leftovers_known = False  # init containers that run meanwhile have no names
         return self._roster
 
-    def _learn_leftovers(self, roster: tuple[PodDemand, ...] | None) -> None:
+    def _learn_leftovers(self, roster: tuple[PodDemand, ...] | None, asked: Resource | None = None) -> None:
         """As soon as the pods are told, after a start of ours or the kubelet's: what their finished init containers
-        still hold."""
+        still hold. `asked`: the kubelet waits for an answer about it."""
         if self._leftovers_known or roster is None:
             return
         self._leftovers_known = True
         entries = self._evidence.checkpoint_entries()
         known = self._inventory.devices.keys()
         ours = tuple(replace(entry, ids=entry.ids & known) for entry in entries)
-        self._keep(with_leftovers(self._state, ours, roster))
+        self._keep(with_leftovers(self._state, ours, roster, self._going_on(asked)))
+
+    def _going_on(self, asked: Resource | None) -> Owner | None:
+        """Whoever may be in the middle of its calls: a container asks for each resource once."""
+        talk = self._state.conversation
+        if talk is None or not talk.open_at(self._clock_s()):
+            return None
+        holding = self._state.holdings.get(talk.owner)
+        resources = {self._inventory.devices[device_id].resource for device_id in (holding.ids if holding else ())}
+        return None if asked is not None and asked.name in resources else talk.owner
 
     def _list_now(self, *, patient: bool) -> bool:
         """Ask PodResources once and take its answer into the ledger."""

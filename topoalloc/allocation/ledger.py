@@ -145,14 +145,22 @@ class CheckpointEntry:
     ids: frozenset[str]
 
 
-def with_leftovers(state: State, entries: tuple[CheckpointEntry, ...], roster: tuple[PodDemand, ...]) -> State:
+def with_leftovers(
+    state: State, entries: tuple[CheckpointEntry, ...], roster: tuple[PodDemand, ...], going_on: Owner | None = None
+) -> State:
     """The ledger with what finished init containers of active pods still hold by the kubelet's checkpoint.
 
-    Entries of pods that are gone say nothing, and what anybody is known to hold is not left over.
+    Entries of pods that are gone say nothing, and what anybody is known to hold is not left over. Grants that got no
+    name while the pods were not told are nobody's now, unless the entries say so: a list has shown those that came to
+    life. Only a container that may be in the middle of its calls (`going_on`) keeps what it has.
     """
     pods = {pod.uid: pod for pod in roster}
-    held = frozenset(device_id for holding in state.holdings.values() for device_id in holding.ids)
-    table = dict(state.holdings)
+    table = {
+        owner: holding
+        for owner, holding in state.holdings.items()
+        if owner.named or holding.confirmed or owner == going_on
+    }
+    held = frozenset(device_id for holding in table.values() for device_id in holding.ids)
     for entry in sorted(entries, key=lambda entry: (entry.uid, entry.container, sorted(entry.ids))):
         pod = pods.get(entry.uid)
         rest = entry.ids - held
