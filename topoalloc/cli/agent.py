@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import signal
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
 
 from topoalloc.agent.footprint import reduce_footprint
 
@@ -19,6 +17,7 @@ from topoalloc.agent.config import Config, load_config  # noqa: E402
 from topoalloc.agent.health_watch import LiveWatch, RecordedWatch, Watch, file_marks  # noqa: E402
 from topoalloc.agent.process import Sockets, running_agent  # noqa: E402
 from topoalloc.cli.chosen_machine import add_gpu_memory_argument, parse_gpu_memory  # noqa: E402
+from topoalloc.cli.ending import Ending  # noqa: E402
 from topoalloc.errors import InputError, MachineError  # noqa: E402
 from topoalloc.kubelet.plugin_directory import new_socket_path  # noqa: E402
 from topoalloc.sharing.inventory import Inventory  # noqa: E402
@@ -40,18 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until SIGTERM, SIGINT or SIGHUP; returns 0 then, 1 when a part of the agent failed."""
-    stop, failed = threading.Event(), threading.Event()
-
-    def end(signum: int, frame: FrameType | None) -> None:
-        stop.set()
+    ending, failed = Ending(), threading.Event()
+    ending.on_signals()
 
     def fail() -> None:
         failed.set()
-        stop.set()
+        ending.wish()
 
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
-    signal.signal(signal.SIGHUP, end)
     config = load_config(args.config)
     log_to_stderr(config.log_level)
     gpu_memory_bytes = parse_gpu_memory(args.gpu_memory) if args.gpu_memory else config.gpu_memory_bytes
@@ -73,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
         logging.getLogger("topoalloc").warning("%s", warning)
     live = not args.machine
     with running_agent(config, machine, _sockets(args, config), live=live, watch=watch, on_failure=fail):
-        stop.wait()
+        ending.wait()
         logging.getLogger("topoalloc").info("stopping")
     return 1 if failed.is_set() else 0
 

@@ -6,10 +6,8 @@ import argparse
 import logging
 import os
 import re
-import signal
 import threading
 from pathlib import Path
-from types import FrameType
 
 from topoalloc.agent.footprint import reduce_footprint
 
@@ -20,6 +18,7 @@ from topoalloc.agent.process import inventory_for  # noqa: E402
 from topoalloc.agent.share_files import OVERUSE, read_list  # noqa: E402
 from topoalloc.cli.agent import log_to_stderr  # noqa: E402
 from topoalloc.cli.chosen_machine import add_gpu_memory_argument, parse_gpu_memory  # noqa: E402
+from topoalloc.cli.ending import Ending  # noqa: E402
 from topoalloc.cluster.api_server import ApiServer  # noqa: E402
 from topoalloc.cluster.node_view import NodeView  # noqa: E402
 from topoalloc.cluster.publisher import Publisher, Wanted  # noqa: E402
@@ -48,13 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Publish until SIGTERM, SIGINT or SIGHUP; returns 0 then, 1 when the publisher failed."""
-    stop, failed = threading.Event(), threading.Event()
-
-    def end(signum: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(signum, end)
+    ending, failed = Ending(), threading.Event()
+    ending.on_signals()
     node = _node_name(args.node if args.node is not None else os.environ.get(NODE_VARIABLE))
     config = load_config(args.config)
     log_to_stderr(config.log_level)
@@ -73,11 +67,11 @@ def run(args: argparse.Namespace) -> int:
         except Exception:  # whatever it is, the thread is gone
             logging.getLogger("topoalloc").exception("the publisher ended by a fault")
             failed.set()
-        stop.set()
+        ending.wish()
 
     thread = threading.Thread(target=publish, name="publisher", daemon=True)
     thread.start()
-    stop.wait()
+    ending.wait()
     logging.getLogger("topoalloc").info("stopping")
     publisher.stop()
     thread.join(END_MAX_S)
