@@ -209,3 +209,22 @@ def test_overuse_is_reported_unless_it_is_to_be_stopped():
     assert parse_config("overuse: stop\n", "config.yaml").overuse == "stop"
     with pytest.raises(InputError, match="overuse"):
         parse_config("overuse: perhaps\n", "config.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("shim: Builtin", "shim: one of auto, builtin, vcuda, hami-core, none"),
+        ("shim:", "shim: one of auto, builtin"),
+        ("numa: {topoalloc.io/nic: near}", "numa: one of node, none, all"),
+        ("publish: [labels, pictures]", "publish: one of labels, annotation, events"),
+        ("elastic: 50%", "elastic: off, or a whole number from 1 to 100"),
+        ("metrics: 9400", "metrics: off, or HOST:PORT"),
+        ("context: 600", "a size with its unit, such as 600MiB"),
+    ],
+)
+def test_a_value_that_is_none_is_answered_with_those_that_are(text: str, told: str):
+    with pytest.raises(InputError) as fault:
+        parse_config(text, "config.yaml")
+
+    assert told in str(fault.value)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -53,6 +54,14 @@ class NicPoolKeys(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     function: NicFunction | None = None
     link: NicLink | None = None
     drivers: tuple[str, ...] | None = None
+
+
+_KEY_IN_MESSAGE = re.compile(r"at `\$\.([a-z_]+)")
+_FORMS = {
+    "elastic": f"off, or a whole number from 1 to {CORES_PER_GPU}",
+    "metrics": "off, or HOST:PORT in quotes",
+    **dict.fromkeys(("context", "gpu_memory", "memory_unit"), "a size with its unit, such as 600MiB"),
+}
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
@@ -157,7 +166,7 @@ def _config_of(documents: tuple[Document, ...], name: str) -> Config:
     try:
         config = msgspec.convert(documents[0].value if documents else {}, Config)
     except msgspec.ValidationError as error:
-        raise InputError(f"{name}: {error}{_known_keys(str(error))}") from error
+        raise InputError(f"{name}: {error}{_known_keys(str(error))}{_what_is_allowed(str(error))}") from error
     try:
         config.sharing()
         config.share_rules()
@@ -170,6 +179,25 @@ def _config_of(documents: tuple[Document, ...], name: str) -> Config:
 
 def _known_keys(message: str) -> str:
     return f"; known keys: {', '.join(Config.__struct_fields__)}" if "unknown field" in message else ""
+
+
+def _what_is_allowed(message: str) -> str:
+    """The values or the form of the key that a message is about."""
+    about = _KEY_IN_MESSAGE.search(message)
+    if about is None or about[1] not in Config.__struct_fields__:
+        return ""
+    key = about[1]
+    words = _words_of(get_type_hints(Config)[key])
+    form = f"one of {', '.join(words)}" if words else _FORMS.get(key)
+    return "" if form is None else f"; {key}: {form}"
+
+
+def _words_of(annotation: object) -> tuple[str, ...]:
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    if isinstance(annotation, type) and issubclass(annotation, StrEnum):
+        return tuple(annotation)
+    return tuple(word for part in get_args(annotation) for word in _words_of(part))
 
 
 def _check_paths(config: Config) -> None:
