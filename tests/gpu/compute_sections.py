@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.gpu.bench import Bench, ending
 from tests.gpu.program import EndedError, Program, TooLateError
 from tests.gpu.record import judged
-from tests.gpu.share_folder import write_pace
+from tests.gpu.share_folder import told_alone, write_pace
 
 BLOCKS = 1056  # eight of 256 threads on each of 132 multiprocessors: a cooperative launch still fits
 WARM_UP_S = 2.0
@@ -204,6 +204,37 @@ def paths(bench: Bench) -> None:
     for label, work in PATHS.items():
         name = f"30 %, {label}"
         _guarded(bench, name, SHORT_CELL_S + 8, _cell, lab, name, work, 30, SHORT_CELL_S)
+
+
+VARYING_S = 16.0
+PAID_BACK_S = 10.0  # what the first two seconds had beyond the share is paid back by then
+VARYING_POINTS = 3.0
+
+
+def _varying(bench: Bench, lab: Lab, name: str, work: Work) -> None:
+    """One kernel and grid of two lengths, a nineteenth of each other, which nothing but the launches tells apart."""
+    unlimited = lab.unlimited_of(work)
+    with bench.share(cores=3000) as folder, told_alone(folder):
+        speed = lab.run([(folder, work)], VARYING_S)[0]
+    shares = [100 * window / unlimited for window in speed.windows]
+    late = shares[round(PAID_BACK_S - WARM_UP_S) :]
+    mean = statistics.fmean(late)
+    bench.record.add(
+        name,
+        f"{mean:.2f} ± {statistics.pstdev(late):.2f} % from the {PAID_BACK_S:g}th second on",
+        f"30 ± {VARYING_POINTS} %",
+        judged(abs(mean - 30) <= VARYING_POINTS),
+        windows=shares,
+        unlimited=unlimited,
+    )
+
+
+def varying(bench: Bench) -> None:
+    """Kernels whose length is in their arguments, as persistent ones' is."""
+    lab = Lab(bench)
+    for kernel in ("1 ms", "20 us"):
+        name = f"30 %, kernels of a tenth of {kernel} or nineteen tenths"
+        _guarded(bench, name, VARYING_S + 8, _varying, lab, name, Work(kind="varying", kernel=kernel))
 
 
 def _same_container(bench: Bench, lab: Lab, name: str, work: Work) -> None:

@@ -85,7 +85,7 @@ class GroundTruth:
         """Of processes that compute. A process whose figure NVML does not know is left out."""
         count = ctypes.c_uint(PROCESSES_MAX)
         found = (_Process * PROCESSES_MAX)()
-        name = "nvmlDeviceGetComputeRunningProcesses_v3"
+        name = "nvmlDeviceGetComputeRunningProcesses_v2"
         self._call(name, self._device, ctypes.byref(count), found)
         return {entry.pid: entry.bytes for entry in found[: count.value] if entry.bytes != UNKNOWN_BYTES}
 

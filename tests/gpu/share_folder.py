@@ -16,6 +16,8 @@ USAGE_VERSION = 1
 USAGE_SLOTS = 1000
 USAGE_FILE_BYTES = 131072
 PACE_MAGIC = 0x3145434150415401
+NEIGHBOURS_MAGIC = 0x3148474941544101
+NEIGHBOURS_PERIOD_S = 1.0
 CONTEXT_BYTES = 600 << 20
 NO_CORE_LIMIT = 10000
 _REQUEST_BYTES_MAX = 128
@@ -71,6 +73,31 @@ def make_folder(folder: Path, *, gpu: str, cores: int, cores_max: int | None, me
     if cores_max is not None:
         write_pace(folder, cores)
     return folder
+
+
+@contextmanager
+def told_alone(folder: Path) -> Iterator[None]:
+    """What the agent says once a second of a share whose neighbours are idle, while it lasts."""
+    over = threading.Event()
+
+    def tell() -> None:
+        while True:
+            word = struct.pack("<QQQ", NEIGHBOURS_MAGIC, 0, time.monotonic_ns())
+            fd = os.open(folder / "neighbours", os.O_WRONLY | os.O_CREAT, 0o444)
+            try:
+                os.pwrite(fd, word, 0)
+            finally:
+                os.close(fd)
+            if over.wait(NEIGHBOURS_PERIOD_S):
+                return
+
+    thread = threading.Thread(target=tell)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @contextmanager

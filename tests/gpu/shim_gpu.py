@@ -51,6 +51,7 @@ SECTIONS: Mapping[str, Section] = {
     "neighbours": Section(compute_sections.neighbours, 75),
     "cost": Section(cost_sections.cost, 60),
     "paths": Section(compute_sections.paths, 95),
+    "varying": Section(compute_sections.varying, 55),
     "torch": Section(framework_sections.torch, 150),
     "frameworks": Section(framework_sections.frameworks, 100),
     "elastic": Section(compute_sections.elastic, 45),

@@ -1,6 +1,7 @@
 /* probe share KIND LOOPS BLOCKS BATCH ALONE_NS SECONDS STREAMS: keeps the GPU as busy as it is let for SECONDS of GPU
  * time and tells when each batch of kernels ended, by the GPU's own timestamps.
- * KIND: launch, ex, cooperative, ptsz, graph (of ten kernels). Prints `ready`, waits for a line, then prints
+ * KIND: launch, ex, cooperative, ptsz, graph (of ten kernels), varying (a tenth of LOOPS or as much more, in no order,
+ * so that they are LOOPS on average). Prints `ready`, waits for a line, then prints
  * `end <ms since the start> <kernels>` for every batch and `stall <longest call in ns> <calls>`.
  * probe share time BLOCKS NS: prints `alone <loops> <ns>`, a loop count whose kernel takes about NS on an idle GPU, and
  * what it takes.
@@ -46,8 +47,15 @@ struct end {
     unsigned kernels;
 };
 
+static uint64_t varied(uint64_t loops) {
+    static uint32_t drawn = 1;
+    drawn = drawn * 1664525u + 1013904223u;
+    return drawn >> 31 ? loops / 10 : loops * 19 / 10;
+}
+
 static void launch_one(struct work *work, CUstream stream) {
-    void *parameters[] = {&work->loops};
+    uint64_t loops = strcmp(work->kind, "varying") ? work->loops : varied(work->loops);
+    void *parameters[] = {&loops};
     unsigned blocks = work->blocks;
     CUresult result;
     uint64_t began = now_ns();
