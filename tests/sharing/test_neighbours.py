@@ -16,7 +16,9 @@ def after(*taken: dict[str, int]) -> Looks:
 
 
 def test_a_share_is_told_the_most_that_the_others_took_together() -> None:
-    looks = after({"a": 3000, "b": 0, "c": 100}, {"a": 0, "b": 5000, "c": 100}, *[{"a": 1, "b": 2, "c": 3}] * 2)
+    looks = after(
+        {"a": 3000, "b": 0, "c": 100}, {"a": 0, "b": 5000, "c": 100}, *[{"a": 1, "b": 2, "c": 3}] * (LOOKS_KEPT - 2)
+    )
 
     assert neighbours(looks) == {"a": 5100, "b": 3100, "c": 5000}
 

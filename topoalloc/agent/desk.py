@@ -27,6 +27,7 @@ from topoalloc.allocation.ledger import (
     listed,
     only_active,
     with_leftovers,
+    without_nameless,
 )
 from topoalloc.allocation.vacancy import Question
 from topoalloc.allocation.withholding import withheld_ids
@@ -183,6 +184,8 @@ class Desk:
                 roster = self._ask_roster()
                 if roster is not None:
                     self._keep(only_active(self._state, roster))
+                    if not self._leftovers_known and not self._listed_partly:
+                        self._keep(without_nameless(self._state, self._going_on(None)))
                 self._learn_leftovers(roster)
                 self._withhold()
                 self._settle((), remove_others=not self._listed_partly)
@@ -196,13 +199,13 @@ class Desk:
             self._withhold()
 
     def _prefer(self, question: Question) -> Preference:
-        had_roster = self._roster is not None
         roster = self._ask_roster()
-        if roster is None or not had_roster:
-            # Only PodResources can tell whose the halves given so far are; List is safe here, not inside Allocate.
-            # When the pods are told again after a kubelet's start, what was guessed in between is put right.
-            self._list_now(patient=True)
-        self._learn_leftovers(roster, question.resource)
+        # Only PodResources can tell whose the halves given so far are; List is safe here, not inside Allocate. When the
+        # pods are told again after a kubelet's start, what was guessed in between is put right.
+        is_listed = (roster is None or not self._leftovers_known) and self._list_now(patient=True)
+        if is_listed and roster is not None:
+            self._keep(without_nameless(self._state, self._going_on(question.resource)))
+        self._learn_leftovers(roster)
         self._keep(replace(self._state, restored=self._restored if roster is None else frozenset()))
         alignment = self._kubelet_config.alignment()
         state, preference = ask(self._state, self._inventory, self._board, question, roster, alignment, self._clock_s())
@@ -277,19 +280,20 @@ class Desk:
             self._leftovers_known = False  # init containers that run meanwhile have no names
         return self._roster
 
-    def _learn_leftovers(self, roster: tuple[PodDemand, ...] | None, asked: Resource | None = None) -> None:
+    def _learn_leftovers(self, roster: tuple[PodDemand, ...] | None) -> None:
         """As soon as the pods are told, after a start of ours or the kubelet's: what their finished init containers
-        still hold. `asked`: the kubelet waits for an answer about it."""
+        still hold."""
         if self._leftovers_known or roster is None:
             return
         self._leftovers_known = True
         entries = self._evidence.checkpoint_entries()
         known = self._inventory.devices.keys()
         ours = tuple(replace(entry, ids=entry.ids & known) for entry in entries)
-        self._keep(with_leftovers(self._state, ours, roster, self._going_on(asked)))
+        self._keep(with_leftovers(self._state, ours, roster))
 
     def _going_on(self, asked: Resource | None) -> Owner | None:
-        """Whoever may be in the middle of its calls: a container asks for each resource once."""
+        """Whoever may be in the middle of its calls: a container asks for each resource once. `asked`: the kubelet
+        waits for an answer about it."""
         talk = self._state.conversation
         if talk is None or not talk.open_at(self._clock_s()):
             return None

@@ -145,21 +145,27 @@ class CheckpointEntry:
     ids: frozenset[str]
 
 
-def with_leftovers(
-    state: State, entries: tuple[CheckpointEntry, ...], roster: tuple[PodDemand, ...], going_on: Owner | None = None
-) -> State:
+def without_nameless(state: State, going_on: Owner | None) -> State:
+    """The ledger after the pods are told again and a complete list was made: grants that got no name meanwhile and are
+    not in the list never came to life, or are an init container's, which its pod's entry in the checkpoint tells.
+
+    Only a container that may be in the middle of its calls (`going_on`) keeps what it has.
+    """
+    gone = {
+        owner: holding.ids
+        for owner, holding in state.holdings.items()
+        if not (owner.named or holding.confirmed or owner == going_on)
+    }
+    return without(state, gone)
+
+
+def with_leftovers(state: State, entries: tuple[CheckpointEntry, ...], roster: tuple[PodDemand, ...]) -> State:
     """The ledger with what finished init containers of active pods still hold by the kubelet's checkpoint.
 
-    Entries of pods that are gone say nothing, and what anybody is known to hold is not left over. Grants that got no
-    name while the pods were not told are nobody's now, unless the entries say so: a list has shown those that came to
-    life. Only a container that may be in the middle of its calls (`going_on`) keeps what it has.
+    Entries of pods that are gone say nothing, and what anybody is known to hold is not left over.
     """
     pods = {pod.uid: pod for pod in roster}
-    table = {
-        owner: holding
-        for owner, holding in state.holdings.items()
-        if owner.named or holding.confirmed or owner == going_on
-    }
+    table = dict(state.holdings)
     held = frozenset(device_id for holding in table.values() for device_id in holding.ids)
     for entry in sorted(entries, key=lambda entry: (entry.uid, entry.container, sorted(entry.ids))):
         pod = pods.get(entry.uid)

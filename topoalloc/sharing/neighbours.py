@@ -1,7 +1,7 @@
 """What the other shares of a GPU took lately, as a share's own library is told. Pure.
 
-A timed launch is long because its kernel was, or because time slices of a neighbour lie in it. The library cannot tell;
-it compares what it charged with what launches took less what the neighbours can have had at most (shim/audit.c).
+A timed launch is long because its kernel was, or because time slices of a neighbour lie in it. The library cannot tell,
+so it judges what it charged by times in which there was no neighbour (shim/audit.c).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from topoalloc.sharing.share_file import CORES_FULL
 
 # Looks whose highest figure is told: at one look a second they cover the library's longest window and its wait for the
-# word (NEIGHBOURS_SEEN_NS).
-LOOKS_KEPT = 4
+# word (NEIGHBOURS_SEEN_NS), and a kernel of that length, which is charged when it is launched.
+LOOKS_KEPT = 11
 
 
 @dataclass(frozen=True, slots=True)

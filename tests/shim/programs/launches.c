@@ -1,5 +1,6 @@
 /* launches WAY KIND KERNEL_NS SECONDS [STREAMS]: launches as fast as it is let, in its own way; tells the GPU time it got.
- * KIND mixed: one kernel and grid, and the two lengths of KERNEL_NS ("20000,300000") in no order that can be learned. */
+ * KIND mixed: one kernel and grid, and the two lengths of KERNEL_NS ("20000,300000") in no order that can be learned;
+ * waited: the same, and each launch is waited for before the next. */
 #include "reach.h"
 
 #include <time.h>
@@ -50,6 +51,12 @@ static CUresult mixed(CUstream stream)
     drawn = drawn * 1664525u + 1013904223u;
     void *parameters[] = {&lengths_ns[drawn >> 31]};
     return cu.Launch(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL);
+}
+
+static CUresult waited(CUstream stream)
+{
+    CUresult result = mixed(stream);
+    return result ? result : cu.StreamSynchronize(stream);
 }
 
 static CUresult graph(CUstream stream)
@@ -105,7 +112,7 @@ int run(int argc, char **argv)
     stream_count = argc > 3 ? atoi(argv[3]) : 1;
     start();
     const char *kernel = argc > 1 ? argv[1] : "1000000";
-    if (!strcmp(kind, "mixed")) {
+    if (!strcmp(kind, "mixed") || !strcmp(kind, "waited")) {
         lengths_ns[0] = strtoull(kernel, NULL, 0);
         lengths_ns[1] = strtoull(strchr(kernel, ',') + 1, NULL, 0);
         kernel = "parameter";
@@ -120,6 +127,7 @@ int run(int argc, char **argv)
                                    : !strcmp(kind, "multi")       ? multi
                                    : !strcmp(kind, "graph")       ? graph
                                    : !strcmp(kind, "mixed")       ? mixed
+                                   : !strcmp(kind, "waited")      ? waited
                                                                   : plain;
     if (launch == graph)
         make_graph();

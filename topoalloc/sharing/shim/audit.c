@@ -1,5 +1,6 @@
 #include "audit.h"
 
+#include "kernels.h"
 #include "pace.h"
 #include "usage.h"
 
@@ -7,17 +8,28 @@
 #include <string.h>
 
 #define WINDOW_NS UINT64_C(500000000)
+#define KERNELS_MAX 64u /* told apart in one window; of further ones only the sum is made good */
 #define FACTOR_MAX (256u * AUDIT_ONE)
 #define SPARED_MAX_NS INT64_C(100000000) /* GPU time charged too much that is made good later, at most */
 #define OWED_MAX_NS INT64_C(10000000000) /* and too little */
 #define REPAID_PART 4 /* of what a window took: what is owed is paid in parts, so that nothing stands still for it */
 
-static struct audit_window filling, waiting;
-static uint64_t filling_since_ns, waiting_from_ns, waiting_until_ns; /* `until` 0: nothing waits */
-static uint64_t siblings_ns, waiting_siblings_ns; /* GPU time of the container's other processes: so far, in the window */
-static int64_t balance_ns;
-static _Atomic uint32_t factor = AUDIT_ONE;
+struct window {
+    uint64_t from_ns, until_ns; /* `until` 0: not closed */
+    uint64_t siblings_ns;       /* GPU time of the container's other processes in it */
+    struct audit_sums sums;
+    uint32_t count;
+    struct {
+        uint32_t kernel;
+        uint64_t predicted_ns, took_ns;
+    } of[KERNELS_MAX];
+};
 
+static struct window filling, waiting;
+static uint64_t siblings_ns;
+static int64_t balance_ns;
+
+/* Rises by halves, since one window may be no measure; falls at once: nobody is held back for what he did before. */
 uint32_t audit_factor_after(uint32_t before, uint64_t took_ns, uint64_t predicted_ns)
 {
     uint64_t wanted = predicted_ns ? took_ns * AUDIT_ONE / predicted_ns : AUDIT_ONE;
@@ -25,21 +37,35 @@ uint32_t audit_factor_after(uint32_t before, uint64_t took_ns, uint64_t predicte
         wanted = AUDIT_ONE;
     if (wanted > FACTOR_MAX)
         wanted = FACTOR_MAX;
-    return (uint32_t)((before + wanted + 1) / 2);
+    return wanted < before ? (uint32_t)wanted : (uint32_t)((before + wanted + 1) / 2);
 }
 
-uint32_t audit_factor(void)
+static uint32_t factor_of(const struct estimate *kernel)
 {
-    return atomic_load_explicit(&factor, memory_order_relaxed);
+    uint32_t factor = atomic_load_explicit(&kernel->factor, memory_order_relaxed);
+    return factor ? factor : AUDIT_ONE;
+}
+
+uint64_t audit_price(const struct estimate *kernel, uint64_t predicted_ns)
+{
+    return predicted_ns * factor_of(kernel) / AUDIT_ONE;
+}
+
+static void judge_kernels(void)
+{
+    for (uint32_t i = 0; i < waiting.count; i++) {
+        struct estimate *kernel = &kernels[waiting.of[i].kernel];
+        uint32_t factor = audit_factor_after(factor_of(kernel), waiting.of[i].took_ns, waiting.of[i].predicted_ns);
+        atomic_store_explicit(&kernel->factor, factor, memory_order_relaxed);
+    }
 }
 
 static void judge(uint64_t now_ns)
 {
-    atomic_store_explicit(&factor, audit_factor_after(audit_factor(), waiting.took_ns, waiting.predicted_ns),
-                          memory_order_relaxed);
-    balance_ns += (int64_t)waiting.took_ns - (int64_t)waiting.charged_ns;
+    judge_kernels();
+    balance_ns += (int64_t)waiting.sums.took_ns - (int64_t)waiting.sums.charged_ns;
     if (balance_ns > 0) {
-        int64_t part = (int64_t)waiting.took_ns / REPAID_PART;
+        int64_t part = (int64_t)waiting.sums.took_ns / REPAID_PART;
         int64_t paid = balance_ns < part ? balance_ns : part;
         pace_charge((uint64_t)paid, now_ns);
         balance_ns -= paid;
@@ -53,13 +79,13 @@ static void judge(uint64_t now_ns)
 static void look_at_waiting(uint64_t now_ns)
 {
     uint32_t neighbours;
-    if (pace_neighbours(waiting_until_ns, &neighbours)) {
-        int known = now_ns - waiting_from_ns <= NEIGHBOURS_SEEN_NS;
-        if (known && neighbours < PACE_ALONE_CORES && !waiting_siblings_ns)
+    if (pace_neighbours(waiting.until_ns, &neighbours)) {
+        int known = now_ns - waiting.from_ns <= NEIGHBOURS_SEEN_NS;
+        if (known && neighbours < PACE_ALONE_CORES && !waiting.siblings_ns)
             judge(now_ns);
-        waiting_until_ns = 0;
-    } else if (now_ns - waiting_until_ns > NEIGHBOURS_STALE_NS) {
-        waiting_until_ns = 0; /* the agent is away */
+        waiting.until_ns = 0;
+    } else if (now_ns - waiting.until_ns > NEIGHBOURS_STALE_NS) {
+        waiting.until_ns = 0; /* the agent is away */
     }
 }
 
@@ -67,30 +93,46 @@ static void begin_to_wait(uint64_t now_ns)
 {
     uint64_t before_ns = siblings_ns;
     siblings_ns = usage_siblings_gpu_time_ns();
-    waiting_siblings_ns = siblings_ns > before_ns ? siblings_ns - before_ns : 0;
     waiting = filling;
-    waiting_from_ns = filling_since_ns;
-    waiting_until_ns = filling_since_ns = now_ns;
+    waiting.until_ns = now_ns;
+    waiting.siblings_ns = siblings_ns > before_ns ? siblings_ns - before_ns : 0;
     memset(&filling, 0, sizeof filling);
+    filling.from_ns = now_ns;
 }
 
-void audit_timed(const struct audit_window *launches, uint64_t now_ns)
+void audit_timed(uint32_t kernel, uint64_t predicted_ns, uint64_t took_ns)
 {
-    if (!filling_since_ns)
-        filling_since_ns = now_ns;
-    filling.took_ns += launches->took_ns;
-    filling.predicted_ns += launches->predicted_ns;
-    filling.charged_ns += launches->charged_ns;
-    if (waiting_until_ns)
+    uint32_t at = 0;
+    while (at < filling.count && filling.of[at].kernel != kernel)
+        at++;
+    if (at == KERNELS_MAX)
+        return;
+    if (at == filling.count) {
+        filling.count++;
+        filling.of[at].kernel = kernel;
+    }
+    filling.of[at].predicted_ns += predicted_ns;
+    filling.of[at].took_ns += took_ns;
+}
+
+void audit_add(const struct audit_sums *burst, uint64_t now_ns)
+{
+    if (!filling.from_ns)
+        filling.from_ns = now_ns;
+    filling.sums.took_ns += burst->took_ns;
+    filling.sums.predicted_ns += burst->predicted_ns;
+    filling.sums.charged_ns += burst->charged_ns;
+    if (waiting.until_ns)
         look_at_waiting(now_ns);
-    if (!waiting_until_ns && now_ns - filling_since_ns >= WINDOW_NS)
+    if (!waiting.until_ns && now_ns - filling.from_ns >= WINDOW_NS)
         begin_to_wait(now_ns);
 }
 
+/* In a forked child. What was learned of kernels stays: its code is the same. */
 void audit_forget(void)
 {
     memset(&filling, 0, sizeof filling);
-    filling_since_ns = waiting_until_ns = 0;
+    memset(&waiting, 0, sizeof waiting);
+    siblings_ns = 0;
     balance_ns = 0;
-    atomic_store(&factor, AUDIT_ONE);
 }

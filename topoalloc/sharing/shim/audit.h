@@ -2,25 +2,29 @@
  *
  * One kernel and grid can run 20 us or 50 ms, as its arguments say, and a timed launch can be longer because a
  * neighbour's time slices lie in it: a launch alone does not tell which. So windows of launches are judged a moment
- * later, when the agent has said that nobody else had the GPU in them, and what is learned then holds beside
- * neighbours too. */
+ * later, when the agent has said that nobody else had the GPU in them, and what is learned of a kernel then holds
+ * beside neighbours too. */
 #ifndef TOPOALLOC_AUDIT_H
 #define TOPOALLOC_AUDIT_H
+
+#include "estimate.h"
 
 #include <stdint.h>
 
 #define AUDIT_ONE 1024u
 
-struct audit_window {
+struct audit_sums {
     uint64_t took_ns, predicted_ns, charged_ns;
 };
 
-/* What predictions of unsteady kernels have to be multiplied with, in parts of AUDIT_ONE; pure. */
+/* What predictions of an unsteady kernel have to be multiplied with, in parts of AUDIT_ONE; pure. */
 uint32_t audit_factor_after(uint32_t before, uint64_t took_ns, uint64_t predicted_ns);
 
-uint32_t audit_factor(void);
-/* Launches that were timed, by one thread at a time. Charges what turns out to be missing. */
-void audit_timed(const struct audit_window *launches, uint64_t now_ns);
+uint64_t audit_price(const struct estimate *kernel, uint64_t predicted_ns);
+/* Launches that were timed, by one thread at a time: each of a burst, then the burst. Charges what turns out to be
+ * missing. */
+void audit_timed(uint32_t kernel, uint64_t predicted_ns, uint64_t took_ns);
+void audit_add(const struct audit_sums *burst, uint64_t now_ns);
 void audit_forget(void);
 
 #endif

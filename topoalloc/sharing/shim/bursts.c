@@ -6,7 +6,6 @@
 #include "memory.h"
 #include "process.h"
 
-#define HOST_PAUSE_NS UINT64_C(200000) /* between two launches of a burst: the GPU was idle, and that is not the kernel's */
 #define BURST_LOST_NS UINT64_C(2000000000) /* its thread is gone */
 
 struct burst bursts[BURSTS_MAX];
@@ -54,7 +53,7 @@ int bursts_open(CUstream stream, uint64_t now_ns)
     struct burst *burst = &bursts[at];
     burst->last_at_ns = now_ns;
     burst->launches = burst->unsteady = 0;
-    burst->first_of_entry = burst->ahead = 0;
+    burst->first_of_entry = burst->ahead = burst->single = 0;
     if (!events_ready(burst, memory_context()) || DRIVER(cuEventRecord)(burst->begin, stream) != CUDA_SUCCESS) {
         atomic_store(&burst->state, BURST_FREE);
         return -1;
@@ -68,7 +67,7 @@ int bursts_open(CUstream stream, uint64_t now_ns)
 
 void bursts_finish(struct burst *burst)
 {
-    if (burst->unsteady)
+    if (burst->unsteady && atomic_load_explicit(&captures_open, memory_order_relaxed) <= 0)
         burst->ahead = DRIVER(cuEventQuery)(burst->begin) == CUDA_ERROR_NOT_READY;
     if (burst->launches == 0 || DRIVER(cuEventRecord)(burst->end, burst->stream) != CUDA_SUCCESS)
         bursts_abandon(burst);
@@ -104,6 +103,8 @@ void bursts_renew_mine(void)
         return;
     bursts_mine.generation = generation;
     bursts_mine.tick = 0;
+    bursts_mine.sparse = 0;
+    bursts_mine.latest_at_ns = 0;
     for (int i = 0; i < OPEN_MAX; i++)
         bursts_mine.open[i] = -1;
 }

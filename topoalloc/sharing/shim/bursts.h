@@ -7,6 +7,7 @@
 #define BURSTS_MAX 64
 #define BURST_LAUNCHES_MAX 16u
 #define BURST_NS UINT64_C(300000)
+#define HOST_PAUSE_NS UINT64_C(200000) /* between two launches of a burst: the GPU was idle, and that is not the kernel's */
 #define OPEN_MAX 8 /* streams of one thread that are timed at once */
 
 /* BUSY: a thread is in the middle of a call with it, and nobody else touches it, however long that call takes. OPEN: it
@@ -22,6 +23,7 @@ struct burst {
     uint64_t predicted_ns, charged_ns;
     uint64_t sequence;
     unsigned int launches, unsteady;
+    int single; /* ended with its first launch, since the next may be long in coming */
     int ahead; /* its last launch went while the GPU had not come to its first */
     int first_of_entry; /* one launch of something unknown */
     uint32_t entries[BURST_LAUNCHES_MAX];
@@ -33,6 +35,8 @@ extern struct burst bursts[BURSTS_MAX];
 extern __thread struct own_bursts {
     uint32_t generation;
     uint32_t tick;
+    int sparse; /* the program paused before its latest launch */
+    uint64_t latest_at_ns;
     int open[OPEN_MAX]; /* -1: none; else a burst, this thread's as long as it has the sequence it had */
     uint64_t sequence[OPEN_MAX];
     uint64_t last_at_ns[OPEN_MAX];

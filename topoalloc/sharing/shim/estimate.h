@@ -12,6 +12,7 @@ struct estimate {
     _Atomic uint32_t pending; /* a first timing is under way */
     /* Not 0: samples lay far apart lately although nobody else had the GPU: what is believed may be far from the mean. */
     _Atomic uint32_t unsteady;
+    _Atomic uint32_t factor; /* of what is believed, what an unsteady one takes on average; in AUDIT_ONE, 0: not known */
     uint32_t count;
     uint32_t shortest_before_ns; /* of the sixteen samples before these; 0: none */
     uint32_t samples_ns[ESTIMATE_SAMPLES];

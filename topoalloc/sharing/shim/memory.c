@@ -62,10 +62,10 @@ uint64_t memory_context(void)
 int memory_overdrawn(void)
 {
     uint64_t limit = atomic_load(&process_limits.memory_bytes);
-    /* The agent may be late, and other threads may allocate while it is asked; where nobody measures, none of it waits. */
-    for (int tried = 0; tried < MEASURE_TRIES && !measure_now(); tried++)
-        continue;
-    return usage_total() > limit && !(measure_again() && usage_total() <= limit);
+    int measured = 0; /* the agent may be late, and other threads may allocate while it is asked */
+    for (int tried = 0; tried < MEASURE_TRIES && !measured; tried++)
+        measured = measure_now();
+    return measured && usage_total() > limit && !(measure_again() && usage_total() <= limit);
 }
 
 /* Writes a charged allocation down; 0 where it cannot be, and then it must not stay. */

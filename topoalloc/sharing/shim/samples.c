@@ -63,10 +63,14 @@ static int kept_the_gpu_busy(const struct burst *burst, uint64_t took_ns)
 
 static void audit(const struct burst *burst, uint64_t took_ns, uint64_t added_ns)
 {
-    if (!burst->unsteady || !kept_the_gpu_busy(burst, took_ns))
+    if (!burst->unsteady || !burst->predicted_ns || !kept_the_gpu_busy(burst, took_ns))
         return;
-    struct audit_window launches = {added_ns, burst->predicted_ns, burst->charged_ns};
-    audit_timed(&launches, process_now_ns());
+    struct audit_sums all = {added_ns, burst->predicted_ns, burst->charged_ns};
+    for (unsigned int i = 0; i < burst->launches; i++) {
+        double part = (double)burst->predictions_ns[i] / (double)burst->predicted_ns;
+        audit_timed(burst->entries[i], burst->predictions_ns[i], (uint64_t)((double)added_ns * part));
+    }
+    audit_add(&all, process_now_ns());
 }
 
 /* Under `settling`. 0: the GPU has not come to its end yet. */
@@ -81,7 +85,7 @@ static int settle(struct burst *burst)
         if (burst->first_of_entry) {
             learn_first(burst, without_bracket(took_ns, BRACKET_FIRST_NS));
         } else {
-            uint64_t alone_ns = without_bracket(took_ns, BRACKET_NS);
+            uint64_t alone_ns = without_bracket(took_ns, burst->single ? BRACKET_FIRST_NS : BRACKET_NS);
             learn(burst, alone_ns);
             uint64_t added_ns = overlap_cover(overlap_begin_on_line(burst), alone_ns);
             overlap_count(added_ns, burst);

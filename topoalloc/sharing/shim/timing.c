@@ -74,9 +74,17 @@ static int time_first(struct estimate *entry, CUstream stream, uint64_t now_ns)
     return at;
 }
 
+/* A program that waits for each of its launches would never end a burst in time: its bursts are of one. What it waits
+ * for credit is no pause of its own. */
+static void look_for_pause(uint64_t now_ns)
+{
+    bursts_mine.sparse = bursts_mine.latest_at_ns && now_ns - bursts_mine.latest_at_ns > HOST_PAUSE_NS;
+}
+
 static uint64_t credit_at(void)
 {
     uint64_t now_ns = process_now_ns();
+    look_for_pause(now_ns);
     if (!pace_must_wait(now_ns))
         return now_ns;
     bursts_close_all();
@@ -125,7 +133,9 @@ static void launched_in_burst(const struct timing_ticket *ticket, uint64_t charg
             atomic_store_explicit(&burst->state, BURST_PENDING, memory_order_release);
         else
             bursts_abandon(burst);
-    } else if (slot < 0 || burst->launches == BURST_LAUNCHES_MAX || burst->predicted_ns >= BURST_NS) {
+    } else if (slot < 0 || burst->launches == BURST_LAUNCHES_MAX || burst->predicted_ns >= BURST_NS ||
+               bursts_mine.sparse) {
+        burst->single = burst->launches == 1 && bursts_mine.sparse;
         uint64_t context = burst->context;
         if (slot >= 0)
             bursts_mine.open[slot] = -1;
@@ -152,7 +162,7 @@ static uint64_t price_of(const struct timing_ticket *ticket)
 {
     uint64_t predicted_ns = ticket->predicted_ns ? ticket->predicted_ns : ASSUMED_NS;
     uint64_t price_ns = predicted_ns * atomic_load_explicit(&overlap_scale, memory_order_relaxed) / SCALE_ONE;
-    return is_unsteady(&kernels[ticket->entry]) ? price_ns * audit_factor() / AUDIT_ONE : price_ns;
+    return is_unsteady(&kernels[ticket->entry]) ? audit_price(&kernels[ticket->entry], price_ns) : price_ns;
 }
 
 void timing_after(const struct timing_ticket *ticket, CUstream stream, int launched)
@@ -172,6 +182,7 @@ void timing_after(const struct timing_ticket *ticket, CUstream stream, int launc
         launched_in_burst(ticket, charged_ns);
     if (!first)
         pace_charge(charged_ns, ticket->now_ns);
+    bursts_mine.latest_at_ns = process_now_ns();
 }
 
 /* An open burst would be ended with an event on a stream that is no more. Called before the driver destroys it. */

@@ -77,7 +77,7 @@ struct neighbours_file {
     _Atomic uint64_t cores;      /* the most they took together within NEIGHBOURS_SEEN_NS, in hundredths of a percent */
     _Atomic uint64_t seen_at_ns; /* CLOCK_MONOTONIC time up to which that is known; 0: not known */
 };
-#define NEIGHBOURS_SEEN_NS UINT64_C(3000000000)
+#define NEIGHBOURS_SEEN_NS UINT64_C(10000000000)
 #define NEIGHBOURS_STALE_NS UINT64_C(5000000000)
 
 #endif
