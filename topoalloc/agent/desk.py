@@ -181,16 +181,19 @@ class Desk:
             return
         try:
             if self._list_now(patient=False):
-                roster = self._ask_roster()
-                if roster is not None:
-                    self._keep(only_active(self._state, roster))
-                    if not self._leftovers_known and not self._listed_partly:
-                        self._keep(without_nameless(self._state, self._going_on(None)))
-                self._learn_leftovers(roster)
+                self._learn_from(self._ask_roster())
                 self._withhold()
                 self._settle((), remove_others=not self._listed_partly)
         finally:
             self._lock.release()
+
+    def _learn_from(self, roster: tuple[PodDemand, ...] | None) -> None:
+        """What the pods tell right after a list."""
+        if roster is not None:
+            self._keep(only_active(self._state, roster))
+        if roster is not None and not self._leftovers_known and not self._listed_partly:
+            self._keep(without_nameless(self._state, self._going_on(None)))
+        self._learn_leftovers(roster)
 
     def set_unhealthy(self, keys: frozenset[str]) -> None:
         """Remember which devices are out of order, so that none of them is chosen."""
