@@ -275,3 +275,22 @@ def test_memory_is_refused_apart_from_cores_that_may_have_been_granted_under_the
         assert isinstance(answer, Grant)
 
     assert "no GPU of those offered has both free" in words(state, MEMORY_RESOURCE, memory(1, 1), None)
+
+
+def handed_on(gpu: int) -> tuple[State, Grant | Refusal]:
+    """Cores that the open speaker nobody could name holds, handed out again without a question; its memory is on GPU 0."""
+    speaker = Owner(serial=1)
+    talk = Conversation(speaker, "", None, None, memory(0, 1), NOW_S - 0.1)
+    state = replace(ledger({speaker: holding(cores(0, 100), cores(1, 100), memory(0, 1), confirmed=False)}), serials=1)
+    return judge(replace(state, conversation=talk), CORE_RESOURCE, cores(gpu, 5), None)
+
+
+def test_cores_handed_on_by_an_init_container_apart_from_the_memory_granted_since_are_refused():
+    _, answer = handed_on(1)
+
+    assert isinstance(answer, Refusal)
+    assert "the cores are on GPU1 but the memory on GPU0" in answer.reason
+
+
+def test_cores_handed_on_by_an_init_container_beside_the_memory_granted_since_are_granted():
+    assert isinstance(handed_on(0)[1], Grant)

@@ -78,10 +78,12 @@ def claim_devices(
     state = without(state, released)
     speaker = _speaker(state, inventory, claim, roster, now_s)
     state = speaker.state
+    # Where two containers cannot be told from one, what would part the one is refused.
+    with_it = state.holdings.get(speaker.doubted or speaker.owner)
     state = _released_by_kubelet(state, speaker, claim.ids)
     fault = _fault_of_ids(inventory, claim) or _fault_of_demand(inventory, claim, speaker)
     if fault is None:
-        fault = _fault_of_pairing(state, inventory, claim, speaker)
+        fault = _fault_of_pairing(state, inventory, claim, speaker, with_it)
     if fault is None:
         rivals = _rivals(state, inventory, claim, speaker)
         unproved = {owner: ids for owner, ids in rivals.items() if owner not in asked}
@@ -132,9 +134,19 @@ def _speaker(
     who = identify(state, inventory, roster, claim.resource.name, len(claim.ids), now_s)
     if isinstance(who, Identified):
         return _Speaker(state, who.owner, who.pod.uid, who.container)
-    doubted = doubted_owner(state, inventory, claim.resource, now_s)
+    doubted = doubted_owner(state, inventory, claim.resource, now_s) or _handed_on_by(state, claim, now_s)
     state, owner = unnamed_owner(state, inventory, claim.resource.name, now_s)
     return _Speaker(state, owner, "", None, doubted)
+
+
+def _handed_on_by(state: State, claim: Claim, now_s: float) -> Owner | None:
+    """The open speaker nobody could name, if the kubelet hands some of its devices out again without a question: an
+    init container's go to the app in that way, and what was granted to that name since may be the app's other half."""
+    talk = state.conversation
+    if talk is None or talk.owner.named or not talk.open_at(now_s):
+        return None
+    holding = state.holdings.get(talk.owner)
+    return talk.owner if holding is not None and holding.ids & claim.ids else None
 
 
 def _released_by_kubelet(state: State, speaker: _Speaker, ids: frozenset[str]) -> State:
@@ -169,12 +181,12 @@ def _fault_of_demand(inventory: Inventory, claim: Claim, speaker: _Speaker) -> s
     return demand_fault(inventory, demand_of(speaker.container, inventory))
 
 
-def _fault_of_pairing(state: State, inventory: Inventory, claim: Claim, speaker: _Speaker) -> str | None:
-    """The rules that bind a container's devices to each other."""
+def _fault_of_pairing(
+    state: State, inventory: Inventory, claim: Claim, speaker: _Speaker, holding: Holding | None
+) -> str | None:
+    """The rules that bind a container's devices to each other. `holding`: what it has, or may have, besides."""
     if claim.resource.kind is ResourceKind.NIC:
         return None
-    # Where two containers cannot be told from one, what would part the one is refused.
-    holding = state.holdings.get(speaker.doubted or speaker.owner)
     held = [inventory.devices[device_id] for device_id in (holding.ids if holding else ())]
     devices = [inventory.devices[device_id] for device_id in claim.ids]
     demand = demand_of(speaker.container, inventory) if speaker.container else None
