@@ -278,7 +278,7 @@ def test_memory_is_refused_apart_from_cores_that_may_have_been_granted_under_the
 
 
 def handed_on(gpu: int) -> tuple[State, Grant | Refusal]:
-    """Cores that the open speaker nobody could name holds, handed out again without a question; its memory is on GPU 0."""
+    """Cores that the open speaker nobody could name holds, handed out again unasked; its memory is on GPU 0."""
     speaker = Owner(serial=1)
     talk = Conversation(speaker, "", None, None, memory(0, 1), NOW_S - 0.1)
     state = replace(ledger({speaker: holding(cores(0, 100), cores(1, 100), memory(0, 1), confirmed=False)}), serials=1)
