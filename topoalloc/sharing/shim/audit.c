@@ -120,7 +120,6 @@ void audit_add(const struct audit_sums *burst, uint64_t now_ns)
     if (!filling.from_ns)
         filling.from_ns = now_ns;
     filling.sums.took_ns += burst->took_ns;
-    filling.sums.predicted_ns += burst->predicted_ns;
     filling.sums.charged_ns += burst->charged_ns;
     if (waiting.until_ns)
         look_at_waiting(now_ns);

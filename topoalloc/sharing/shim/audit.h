@@ -14,7 +14,7 @@
 #define AUDIT_ONE 1024u
 
 struct audit_sums {
-    uint64_t took_ns, predicted_ns, charged_ns;
+    uint64_t took_ns, charged_ns;
 };
 
 /* What predictions of an unsteady kernel have to be multiplied with, in parts of AUDIT_ONE; pure. */

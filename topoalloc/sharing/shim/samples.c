@@ -65,7 +65,7 @@ static void audit(const struct burst *burst, uint64_t took_ns, uint64_t added_ns
 {
     if (!burst->unsteady || !burst->predicted_ns || !kept_the_gpu_busy(burst, took_ns))
         return;
-    struct audit_sums all = {added_ns, burst->predicted_ns, burst->charged_ns};
+    struct audit_sums all = {added_ns, burst->charged_ns};
     for (unsigned int i = 0; i < burst->launches; i++) {
         double part = (double)burst->predictions_ns[i] / (double)burst->predicted_ns;
         audit_timed(burst->entries[i], burst->predictions_ns[i], (uint64_t)((double)added_ns * part));
