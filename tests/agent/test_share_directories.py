@@ -124,6 +124,7 @@ def test_a_share_has_the_modes_that_keep_the_nodes_users_out_and_let_the_contain
         f"{leaf}/usage": 0o666,
         f"{leaf}/pace": 0o444,
         f"{leaf}/neighbours": 0o444,
+        f"{leaf}/turn": 0o444,
         f"{leaf}/ld.so.preload": 0o444,
         f"{leaf}/library": 0o444,
     }
@@ -170,7 +171,7 @@ def test_after_kill_9_the_directories_of_running_containers_stay_the_same(tmp_pa
         again.settle({SHARE.name: SHARE}, remove_others=True)
 
     assert (leaf.stat().st_ino, (leaf / "share").read_bytes(), (leaf / "usage").stat().st_ino) == before
-    names = ["ld.so.preload", "library", "neighbours", "pace", "share", "usage"]
+    names = ["ld.so.preload", "library", "neighbours", "pace", "share", "turn", "usage"]
     assert sorted(path.name for path in leaf.iterdir()) == names
     assert names_in(tmp_path / "shares") == [SHARE.name]
     shares.close()
@@ -421,7 +422,7 @@ def test_what_is_left_alone_is_what_is_written_in_place_and_which_library_the_co
     }
 
     assert left == {
-        "builtin": ["usage", "library", "neighbours"],
+        "builtin": ["usage", "library", "neighbours", "turn"],
         "vcuda": ["pids.config"],
         "hami-core": ["share.cache", "lock"],
     }

@@ -20,8 +20,10 @@ from topoalloc.agent.share_files import (
     write_list,
     write_neighbours,
     write_pace,
+    write_turn,
 )
 from topoalloc.sharing.share_file import ShareLimits, ShareRefusal
+from topoalloc.sharing.turns import Turn
 from topoalloc.sharing.usage import Usage, UsageRefusal
 
 
@@ -169,6 +171,28 @@ def test_what_neighbours_took_is_written_in_place(run_dir: RunDir, before: bytes
     write_neighbours(str(run_dir.path), NAME, 4500, 77)
 
     assert (struct.unpack("=8sQQ", path.read_bytes()), path.stat().st_ino) == ((b"\x01ATAIGH1", 4500, 77), inode)
+
+
+@pytest.mark.parametrize("before", [struct.pack("=8sQQ", b"\x01TATURN1", 10, 20), b""])
+@pytest.mark.parametrize(("turn", "word"), [(Turn(30_000, 49_500), 30_000 << 32 | 49_500), (None, 0)])
+def test_a_turn_is_written_in_place(run_dir: RunDir, before: bytes, turn: Turn | None, word: int):
+    path = run_dir.make() / "turn"
+    path.write_bytes(before)
+    inode, before_ns = path.stat().st_ino, time.monotonic_ns()
+
+    write_turn(str(run_dir.path), NAME, turn)
+
+    magic, written, written_ns = struct.unpack("=8sQQ", path.read_bytes())
+    assert (magic, written, path.stat().st_ino) == (b"\x01TATURN1", word, inode)
+    assert before_ns <= written_ns <= time.monotonic_ns()
+
+
+def test_a_share_of_another_library_has_no_turn(run_dir: RunDir):
+    leaf = run_dir.make()
+    write_turn(str(run_dir.path), NAME, Turn(1, 2))
+    write_turn(str(run_dir.path), OTHER, Turn(1, 2))
+
+    assert not (leaf / "turn").exists()
 
 
 def test_a_share_of_another_library_is_told_of_no_neighbours(run_dir: RunDir):

@@ -21,6 +21,7 @@ from topoalloc.agent.share_sockets import ShareSockets
 from topoalloc.sharing.neighbours import LOOKS_KEPT
 from topoalloc.sharing.pace import PERIODS_KEPT
 from topoalloc.sharing.share_owners import ShareOwner, parse_owners
+from topoalloc.sharing.turns import CHANGE_US, WORK_LOOKS, Turn
 
 OWNER = ShareOwner("ns", "pod", "app", UID)
 
@@ -37,6 +38,10 @@ class Node:
 
     def pace_of(self, name: str) -> int:
         return int(struct.unpack("=8sQQ", (self.run_dir.leaf(name) / "pace").read_bytes())[1])
+
+    def turn_of(self, name: str) -> Turn:
+        word = int(struct.unpack("=8sQQ", (self.run_dir.leaf(name) / "turn").read_bytes())[1])
+        return Turn(word >> 32, word & 0xFFFFFFFF)
 
     def elastic(self, name: str, **figures: int) -> Slot:
         leaf = self.run_dir.make(name, share_bytes(cores=3000, cores_max=10000))
@@ -169,6 +174,41 @@ def test_each_share_is_told_what_the_others_of_its_gpu_took(node: Node):
     assert before_ns <= seen_at_ns <= time.monotonic_ns()
     # Of the first look nothing is known yet: all of its cores count.
     assert struct.unpack("=8sQQ", (node.run_dir.leaf(OTHER) / "neighbours").read_bytes())[1] == 3000
+
+
+def both_want(node: Node) -> tuple[Slot, Slot]:
+    slots = [
+        Slot(node.run_dir.make(name, share_bytes(cores=cores, cores_max=cores)), 0)
+        for name, cores in ((NAME, 3000), (OTHER, 5000))
+    ]
+    for name in (NAME, OTHER):
+        (node.run_dir.leaf(name) / "turn").touch()
+        want(node.run_dir.leaf(name))
+    return slots[0], slots[1]
+
+
+def test_shares_that_want_more_than_there_is_take_turns_until_one_of_them_is_done(node: Node):
+    slots = both_want(node)
+    node.rounds.look()
+    first = (node.turn_of(NAME), node.turn_of(OTHER))
+    (node.run_dir.leaf(OTHER) / "usage").write_bytes(usage_bytes())
+    for _ in range(WORK_LOOKS):
+        node.rounds.look()
+    for slot in slots:
+        slot.end()
+
+    assert first == (Turn(0, 37_500 - CHANGE_US), Turn(37_500, 62_500 - CHANGE_US))
+    assert (node.turn_of(NAME), node.turn_of(OTHER)) == (Turn(0, 0), Turn(0, 0))
+
+
+def test_where_turns_are_never_wanted_nobody_is_given_one(node: Node):
+    node.rounds = ShareRounds(str(node.run_dir.path), dict, node.sockets, node.board, gives_turns=False)
+    slots = both_want(node)
+    node.rounds.look()
+    for slot in slots:
+        slot.end()
+
+    assert (node.run_dir.leaf(NAME) / "turn").read_bytes() == b""
 
 
 def test_without_elastic_shares_nothing_is_paced(node: Node):

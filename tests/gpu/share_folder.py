@@ -7,9 +7,11 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+
+from topoalloc.sharing.turns import TurnShare, turns
 
 USAGE_MAGIC = 0x3145474153554154
 USAGE_VERSION = 1
@@ -17,7 +19,8 @@ USAGE_SLOTS = 1000
 USAGE_FILE_BYTES = 131072
 PACE_MAGIC = 0x3145434150415401
 NEIGHBOURS_MAGIC = 0x3148474941544101
-NEIGHBOURS_PERIOD_S = 1.0
+TURN_MAGIC = 0x314E525554415401
+TOLD_PERIOD_S = 1.0
 CONTEXT_BYTES = 600 << 20
 NO_CORE_LIMIT = 10000
 _REQUEST_BYTES_MAX = 128
@@ -76,19 +79,19 @@ def make_folder(folder: Path, *, gpu: str, cores: int, cores_max: int | None, me
 
 
 @contextmanager
-def told_alone(folder: Path) -> Iterator[None]:
-    """What the agent says once a second of a share whose neighbours are idle, while it lasts."""
+def _told_each_second(words: Callable[[int], Mapping[Path, bytes]]) -> Iterator[None]:
+    """What the agent writes once a second into files of shares, while it lasts; `words` at a time."""
     over = threading.Event()
 
     def tell() -> None:
         while True:
-            word = struct.pack("<QQQ", NEIGHBOURS_MAGIC, 0, time.monotonic_ns())
-            fd = os.open(folder / "neighbours", os.O_WRONLY | os.O_CREAT, 0o444)
-            try:
-                os.pwrite(fd, word, 0)
-            finally:
-                os.close(fd)
-            if over.wait(NEIGHBOURS_PERIOD_S):
+            for path, word in words(time.monotonic_ns()).items():
+                fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o444)
+                try:
+                    os.pwrite(fd, word, 0)
+                finally:
+                    os.close(fd)
+            if over.wait(TOLD_PERIOD_S):
                 return
 
     thread = threading.Thread(target=tell)
@@ -98,6 +101,22 @@ def told_alone(folder: Path) -> Iterator[None]:
     finally:
         over.set()
         thread.join()
+
+
+def told_alone(folder: Path) -> AbstractContextManager[None]:
+    """A share whose neighbours are idle."""
+    return _told_each_second(lambda now_ns: {folder / "neighbours": struct.pack("<QQQ", NEIGHBOURS_MAGIC, 0, now_ns)})
+
+
+def told_turns(folders: Sequence[Path], cores: Sequence[int]) -> AbstractContextManager[None]:
+    """Shares that are all at work. `cores` in hundredths of a percent."""
+    shares = [TurnShare(str(folder), each, True) for folder, each in zip(folders, cores, strict=True)]
+    given = {Path(name): turn.from_us << 32 | turn.length_us for name, turn in turns(shares).items()}
+    return _told_each_second(
+        lambda now_ns: {
+            folder / "turn": struct.pack("<QQQ", TURN_MAGIC, word, now_ns) for folder, word in given.items()
+        }
+    )
 
 
 @contextmanager

@@ -48,7 +48,7 @@ SECTIONS: Mapping[str, Section] = {
     "memory": Section(memory_sections.memory, 80),
     "reported": Section(memory_sections.reported, 40),
     "compute": Section(compute_sections.compute, 130),
-    "neighbours": Section(compute_sections.neighbours, 75),
+    "neighbours": Section(compute_sections.neighbours, 90),
     "cost": Section(cost_sections.cost, 60),
     "paths": Section(compute_sections.paths, 95),
     "varying": Section(compute_sections.varying, 55),

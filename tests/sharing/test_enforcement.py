@@ -158,6 +158,17 @@ def test_an_elastic_share_has_a_pace_which_is_its_own_until_the_agent_sets_anoth
     assert "pace" not in {file.name for file in enforcement("builtin").enforced(SHARE, LEAF).files}
 
 
+def test_a_share_has_a_place_for_its_turn_and_no_turn_at_first_and_a_whole_gpu_has_none() -> None:
+    whole = replace(SHARE, cores=100)
+
+    assert struct.unpack("<QQQ", content(enforcement("builtin").enforced(SHARE, LEAF), "turn")) == (
+        0x314E525554415401,
+        0,
+        0,
+    )
+    assert "turn" not in {file.name for file in enforcement("builtin").enforced(whole, LEAF).files}
+
+
 def test_a_share_has_a_place_where_it_is_told_of_its_neighbours_and_a_whole_gpu_has_none() -> None:
     whole = replace(SHARE, cores=100)
 

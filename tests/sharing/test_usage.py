@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.sharing.made_usage import slot_bytes, usage_bytes
 from topoalloc.sharing import usage
+from topoalloc.sharing.turns import TURN_PERIOD_US
 from topoalloc.sharing.usage import Usage, UsageRefusal, parse_usage
 
 PRINTER = r"""
@@ -36,6 +37,8 @@ int main(void)
     SAY(PACE_MAGIC); SAY(PACE_STALE_NS);
     SAY(sizeof(struct neighbours_file)); SAY(offsetof(struct neighbours_file, cores));
     SAY(offsetof(struct neighbours_file, seen_at_ns)); SAY(NEIGHBOURS_MAGIC); SAY(NEIGHBOURS_SEEN_NS);
+    SAY(sizeof(struct turn_file)); SAY(offsetof(struct turn_file, turn));
+    SAY(offsetof(struct turn_file, written_at_ns)); SAY(TURN_MAGIC); SAY(TURN_PERIOD_NS);
     return 0;
 }
 """
@@ -74,6 +77,11 @@ def test_the_layout_read_here_is_that_of_the_c_header(tmp_path: Path):
         "offsetof(struct neighbours_file, seen_at_ns)": usage.NEIGHBOURS_SEEN_AT,
         "NEIGHBOURS_MAGIC": usage.NEIGHBOURS_MAGIC,
         "NEIGHBOURS_SEEN_NS": usage.NEIGHBOURS_SEEN_NS,
+        "sizeof(struct turn_file)": usage.TURN.size,
+        "offsetof(struct turn_file, turn)": usage.TURN_AT,
+        "offsetof(struct turn_file, written_at_ns)": usage.TURN_WRITTEN_AT,
+        "TURN_MAGIC": usage.TURN_MAGIC,
+        "TURN_PERIOD_NS": TURN_PERIOD_US * 1000,
     }  # fmt: skip
 
 

@@ -6,14 +6,24 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.shim.container import Container, Share, finished
-from topoalloc.sharing.usage import NEIGHBOURS, NEIGHBOURS_MAGIC, NEIGHBOURS_SEEN_AT
+from topoalloc.sharing.turns import Turn
+from topoalloc.sharing.usage import (
+    NEIGHBOURS,
+    NEIGHBOURS_MAGIC,
+    NEIGHBOURS_SEEN_AT,
+    TURN,
+    TURN_MAGIC,
+    TURN_WRITTEN_AT,
+)
 
+WORD_AT = 8  # where both files have what is said
 POINTS = 15  # permille either way: 1.5 points
 KERNELS = [("20000", 0.5), ("1000000", 0.6), ("50000000", 2.5)]
 
@@ -77,23 +87,35 @@ def test_no_launch_waits_longer_than_its_time_and_its_share_ask_for(container: C
 
 
 @contextmanager
-def told_of_neighbours(container: Container, cores: int) -> Iterator[None]:
-    """The agent's word once a second: what the GPU's other shares took."""
-    path, over = container.directory / "neighbours", threading.Event()
-    path.write_bytes(NEIGHBOURS.pack(NEIGHBOURS_MAGIC, cores, time.monotonic_ns()))
+def told_each_second(path: Path, content: bytes, told_at: int) -> Iterator[Callable[[int], object]]:
+    """A file of the agent's, whose time is that of its latest word; yields what says another one."""
+    over = threading.Event()
+    path.write_bytes(content)
 
     def tell() -> None:
         with path.open("r+b", buffering=0) as file:
             while not over.wait(1.0):
-                os.pwrite(file.fileno(), struct.pack("=Q", time.monotonic_ns()), NEIGHBOURS_SEEN_AT)
+                os.pwrite(file.fileno(), struct.pack("=Q", time.monotonic_ns()), told_at)
 
     thread = threading.Thread(target=tell)
     thread.start()
     try:
-        yield
+        with path.open("r+b", buffering=0) as file:
+            yield lambda word: os.pwrite(file.fileno(), struct.pack("=Q", word), WORD_AT)
     finally:
         over.set()
         thread.join()
+
+
+def told_of_neighbours(container: Container, cores: int) -> AbstractContextManager[Callable[[int], object]]:
+    """What the GPU's other shares took."""
+    content = NEIGHBOURS.pack(NEIGHBOURS_MAGIC, cores, time.monotonic_ns())
+    return told_each_second(container.directory / "neighbours", content, NEIGHBOURS_SEEN_AT)
+
+
+def told_its_turn(container: Container, turn: Turn) -> AbstractContextManager[Callable[[int], object]]:
+    content = TURN.pack(TURN_MAGIC, turn.from_us << 32 | turn.length_us, time.monotonic_ns())
+    return told_each_second(container.directory / "turn", content, TURN_WRITTEN_AT)
 
 
 @pytest.mark.parametrize(
@@ -111,12 +133,55 @@ def test_a_kernel_whose_length_varies_is_charged_what_it_took(container: Contain
     assert facts["permille"] <= 300 + (100 if kind == "waited" else POINTS), facts
 
 
+def test_a_kernel_that_is_short_where_it_is_queued_and_long_where_it_is_waited_for_is_charged_both(
+    container: Container,
+) -> None:
+    """Where only launches that were queued are learned from, it gets all of the GPU."""
+    container.grant(Share(cores=3000))
+    with told_of_neighbours(container, 0):
+        facts = container.run("launches", "linked", "alternating", "20000,3000000", "4")
+
+    assert facts["permille"] <= 400, facts
+
+
+def test_a_program_is_not_held_back_for_what_its_kernel_took_in_another_phase(container: Container) -> None:
+    """The mean was found while nobody else had the GPU, and is never looked at again while somebody has."""
+    container.grant(Share(cores=3000))
+    with told_of_neighbours(container, 0) as tell:
+        program = container.start("launches", "linked", "phased", "1500000,20000", "5")
+        time.sleep(1.9)  # of two seconds in which the limiter learns
+        tell(10_000)
+        facts = finished(program)
+
+    assert near(facts, 300, points=60), facts
+
+
 def test_time_that_neighbours_had_is_nobodys_debt(container: Container) -> None:
     container.grant(Share(cores=3000))
     with told_of_neighbours(container, 10_000):
         facts = container.run("launches", "linked", "plain", "1000000", "0.8")
 
     assert near(facts, 300), facts
+
+
+@pytest.mark.parametrize("kernel", ["20000", "1000000", "20000000"])
+@pytest.mark.parametrize("turn", [Turn(0, 30_000), Turn(61_000, 39_000)])
+def test_a_share_that_takes_turns_gets_as_much(container: Container, kernel: str, turn: Turn) -> None:
+    container.grant(Share(cores=3000))
+    with told_its_turn(container, turn):
+        facts = container.run("launches", "linked", "plain", kernel, "2")
+
+    assert near(facts, 300), facts
+
+
+@pytest.mark.parametrize("turn", [Turn(0, 0), Turn(80_000, 40_000), Turn(2**31, 2**31)])
+def test_turns_that_cannot_be_are_none(container: Container, turn: Turn) -> None:
+    container.grant(Share(cores=3000))
+    with told_its_turn(container, turn):
+        facts = container.run("launches", "linked", "plain", "1000000", "0.8")
+
+    assert near(facts, 300), facts
+    assert facts["longest_us"] <= 14_000 + facts["starved_us"], facts
 
 
 @pytest.mark.slow

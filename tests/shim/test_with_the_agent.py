@@ -22,7 +22,7 @@ from topoalloc.agent.share_files import read_share
 from topoalloc.agent.share_rounds import ShareRounds
 from topoalloc.agent.share_sockets import ShareSockets
 from topoalloc.sharing.share_sample import ShareSample, rate_of
-from topoalloc.sharing.usage import Usage
+from topoalloc.sharing.usage import TURN, Usage
 
 LIMIT_S = 30.0
 KERNEL_NS = "1000000"
@@ -45,10 +45,15 @@ class Node:
 
     def container(self, name: str = NAME, *, cores: int = 3000, cores_max: int = 3000) -> Container:
         leaf = self.run_dir.make(name, share_bytes(gpu="-", cores=cores, cores_max=cores_max))
-        (leaf / "neighbours").touch()
+        for told in ("neighbours", "turn"):
+            (leaf / told).touch()
         if cores_max > cores:
             (leaf / "pace").write_bytes(struct.pack("=8sQQ", b"\x01TAPACE1", cores, 0))
         return Container(self.built, leaf, self.path / "gpu")
+
+    def turn(self, name: str = NAME) -> int:
+        content = (self.run_dir.leaf(name) / "turn").read_bytes()
+        return int(TURN.unpack(content)[1]) if content else 0
 
     def sample(self, name: str = NAME) -> ShareSample:
         sample = read_share(str(self.run_dir.path), name)
@@ -148,6 +153,22 @@ def test_an_elastic_share_gets_the_idle_gpu_and_gives_it_back_within_a_second(no
         finished(borrower)
 
     assert took_s < 1.0
+
+
+def test_shares_that_fill_a_gpu_take_turns_and_have_what_they_had_without(node: Node):
+    granted = {NAME: 3000, OTHER: 6000}
+    containers = {name: node.container(name, cores=cores, cores_max=cores) for name, cores in granted.items()}
+    with node.agent(lambda gpu: None):
+        programs = {
+            name: container.start("launches", "linked", "plain", KERNEL_NS, "5")
+            for name, container in containers.items()
+        }
+        wait_for(lambda: node.turn(NAME) != 0 and node.turn(OTHER) != 0)
+        for name, program in programs.items():
+            facts = finished(program)
+            due = granted[name] // 10
+            assert due * (1000 - facts["starved_permille"]) // 1000 - 60 <= facts["permille"] <= due + 30, facts
+        wait_for(lambda: node.turn(NAME) == node.turn(OTHER) == 0)
 
 
 def test_verify_passes_under_the_library(node: Node, built: Built, tmp_path: Path):

@@ -87,6 +87,7 @@ class Config(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only=Tr
     without_share: Literal["refuse", "allow"] = "refuse"
     run_dir: str = "/run/topoalloc"
     lib_dir: str = "/var/lib/topoalloc"
+    turns: Literal["auto", "never"] = "auto"
     overuse: Literal["report", "stop"] = "report"
     metrics: str | bool = False
     host_root: str = "/"

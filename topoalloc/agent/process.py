@@ -210,6 +210,7 @@ def _share_watch(
         run_dir=config.run_dir,
         metrics=config.metrics_address,
         kills=config.overuse == "stop",
+        gives_turns=config.turns == "auto",
         tolerance_bytes=parse_size(config.memory_unit),
         live=live,
         cgroup_root=cgroup_root,

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from topoalloc.sharing.share import is_share_name
 from topoalloc.sharing.share_file import CORES_FULL, SHARE_BYTES_MAX, ShareLimits, ShareRefusal, parse_share
 from topoalloc.sharing.share_sample import ShareSample
+from topoalloc.sharing.turns import Turn
 from topoalloc.sharing.usage import (
     NEIGHBOURS,
     NEIGHBOURS_CORES_AT,
@@ -27,6 +28,10 @@ from topoalloc.sharing.usage import (
     PACE_CORES_AT,
     PACE_MAGIC,
     PACE_WRITTEN_AT,
+    TURN,
+    TURN_AT,
+    TURN_MAGIC,
+    TURN_WRITTEN_AT,
     USAGE_FILE_BYTES,
     USAGE_LOCKS_AT,
     USAGE_SLOTS_MAX,
@@ -141,6 +146,20 @@ def write_neighbours(run_dir: str, name: str, cores: int, seen_at_ns: int) -> No
             # The figure before its time: an old time with the new figure says no more than was known then.
             os.pwrite(fd, _WORD.pack(cores), NEIGHBOURS_CORES_AT)
             os.pwrite(fd, _WORD.pack(seen_at_ns), NEIGHBOURS_SEEN_AT)
+    except OSError:
+        return
+
+
+def write_turn(run_dir: str, name: str, turn: Turn | None) -> None:
+    """Set a share's turn, or that there are none, in place; nothing where it has no such file."""
+    word = 0 if turn is None else turn.from_us << 32 | turn.length_us
+    try:
+        with leaf(run_dir, name) as leaf_fd, _regular("turn", os.O_RDWR, leaf_fd) as fd:
+            if os.pread(fd, TURN.size, 0)[: _WORD.size] != _WORD.pack(TURN_MAGIC):
+                os.pwrite(fd, TURN.pack(TURN_MAGIC, 0, 0), 0)
+            # As with the pace: an old time with the new turn is no turn.
+            os.pwrite(fd, _WORD.pack(word), TURN_AT)
+            os.pwrite(fd, _WORD.pack(time.monotonic_ns()), TURN_WRITTEN_AT)
     except OSError:
         return
 

@@ -1,5 +1,5 @@
-"""Looks at the shares that there are, once a second: who has them, what they use, what each is told of its neighbours,
-which sockets to serve; and paces those that may use idle time, five times a second."""
+"""Looks at the shares that there are, once a second: who has them, what they use, what each is told of its neighbours
+and of its turn, which sockets to serve; and paces those that may use idle time, five times a second."""
 
 from __future__ import annotations
 
@@ -9,13 +9,22 @@ import time
 from collections.abc import Callable, Mapping
 
 from topoalloc.agent.share_board import ShareBoard
-from topoalloc.agent.share_files import OWNERS, read_shares, share_names, write_list, write_neighbours, write_pace
+from topoalloc.agent.share_files import (
+    OWNERS,
+    read_shares,
+    share_names,
+    write_list,
+    write_neighbours,
+    write_pace,
+    write_turn,
+)
 from topoalloc.agent.share_sockets import ShareSockets, SocketOwner
 from topoalloc.sharing.neighbours import Looks, neighbours, with_look
 from topoalloc.sharing.pace import PACE_PERIOD_S, PaceState, forgetting, pace, pace_share
 from topoalloc.sharing.share_file import CORES_FULL, ShareLimits, gpu_of, shown_gpu
 from topoalloc.sharing.share_owners import ShareOwner, owners_text
 from topoalloc.sharing.share_sample import ShareSample, rates_of
+from topoalloc.sharing.turns import Turn, TurnShare, TurnsState, turn_share, turns_after
 
 log = logging.getLogger(__name__)
 
@@ -31,15 +40,19 @@ class ShareRounds:
         owners: Callable[[], Mapping[str, ShareOwner]],
         sockets: ShareSockets,
         board: ShareBoard,
+        *,
+        gives_turns: bool = True,
     ) -> None:
         self._run_dir = run_dir
         self._owners = owners
         self._sockets = sockets
         self._board = board
+        self._gives_turns = gives_turns
         self._before: dict[str, ShareSample] = {}
         self._paced_before: dict[str, ShareSample] = {}
         self._pace_states: dict[str, PaceState] = {}
         self._looks: dict[str, Looks] = {}
+        self._turns: dict[str, TurnsState] = {}
         self._told = ""
         self._was_there = False
         self._complaints: dict[str, str] = {}
@@ -74,6 +87,7 @@ class ShareRounds:
         board.samples, board.owners = samples, owners
         board.socket_counts = self._sockets.counts.copy()
         self._tell_neighbours(samples)
+        self._tell_turns(samples)
         self._before = {sample.name: sample for sample in samples}
         # Other libraries than our own have directories of other files, and talk to somebody else.
         ours = [sample for sample in samples if isinstance(sample.limits, ShareLimits)]
@@ -93,6 +107,22 @@ class ShareRounds:
         seen_at_ns = min((sample.at_ns for sample in samples), default=0)
         for name, cores in told.items():
             write_neighbours(self._run_dir, name, cores, seen_at_ns)
+
+    def _tell_turns(self, samples: tuple[ShareSample, ...]) -> None:
+        by_gpu: dict[str, list[TurnShare]] = {}
+        for sample in samples if self._gives_turns else ():
+            if isinstance(sample.limits, ShareLimits):
+                cores = self._board.paced.get(sample.name, sample.limits.cores)
+                share = turn_share(sample, cores, self._board.rates.get(sample.name))
+                by_gpu.setdefault(shown_gpu(sample.name, sample.limits), []).append(share)
+        before = frozenset(name for state in self._turns.values() for name in state.held)
+        given: dict[str, Turn] = {}
+        states, self._turns = self._turns, {}
+        for gpu, shares in by_gpu.items():
+            self._turns[gpu], of_gpu = turns_after(states.get(gpu, TurnsState()), shares)
+            given |= of_gpu
+        for name in sorted(before | given.keys()):
+            write_turn(self._run_dir, name, given.get(name))
 
     def pace(self) -> bool:
         """Set what elastic shares may take now; whether there are any."""

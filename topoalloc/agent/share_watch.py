@@ -35,7 +35,8 @@ Memory = Callable[[str], Mapping[int, int | None] | None]
 @dataclass(frozen=True, slots=True)
 class ShareWatchSettings:
     """`metrics` None: no endpoint. `kills`: whether processes of a container that holds too much memory are ended.
-    `live`: there may be a driver to ask. `cgroup_root`: the kubelet's, below which it makes the groups of pods."""
+    `live`: there may be a driver to ask. `cgroup_root`: the kubelet's, below which it makes the groups of pods.
+    `gives_turns`: whether shares that fill a GPU are told whose turn it is."""
 
     run_dir: str
     metrics: tuple[str, int] | None
@@ -43,6 +44,7 @@ class ShareWatchSettings:
     tolerance_bytes: int
     live: bool
     cgroup_root: str = ""
+    gives_turns: bool = True
 
 
 class ShareWatch:
@@ -106,7 +108,7 @@ class ShareWatch:
 
         settings, board = self._settings, ShareBoard()
         sockets = self._served_sockets()
-        rounds = ShareRounds(settings.run_dir, self._owners, sockets, board)
+        rounds = ShareRounds(settings.run_dir, self._owners, sockets, board, gives_turns=settings.gives_turns)
         watchdog = OveruseRounds(
             settings.run_dir,
             board,

@@ -18,6 +18,8 @@ from topoalloc.sharing.usage import (
     NEIGHBOURS_MAGIC,
     PACE,
     PACE_MAGIC,
+    TURN,
+    TURN_MAGIC,
     USAGE_FILE_BYTES,
     USAGE_MAGIC,
     USAGE_SLOTS_MAX,
@@ -59,6 +61,7 @@ class BuiltinShim:
             files.append(ShareFile("pace", 0o444, pace, Upkeep.LEFT))
         if share.cores < CORES_PER_GPU:
             files.append(ShareFile("neighbours", 0o444, NEIGHBOURS.pack(NEIGHBOURS_MAGIC, 0, 0), Upkeep.LEFT))
+            files.append(ShareFile("turn", 0o444, TURN.pack(TURN_MAGIC, 0, 0), Upkeep.LEFT))
         mounts = (
             Mount(directory, SHARE_DIRECTORY),
             Mount(f"{directory}/usage", f"{SHARE_DIRECTORY}/usage", read_only=False),

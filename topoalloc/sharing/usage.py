@@ -30,6 +30,10 @@ NEIGHBOURS = struct.Struct("=QQQ")
 NEIGHBOURS_CORES_AT, NEIGHBOURS_SEEN_AT = 8, 16
 NEIGHBOURS_SEEN_NS = 10_000_000_000
 
+TURN_MAGIC = 0x314E525554415401
+TURN = struct.Struct("=QQQ")
+TURN_AT, TURN_WRITTEN_AT = 8, 16
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:

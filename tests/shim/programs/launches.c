@@ -1,6 +1,8 @@
 /* launches WAY KIND KERNEL_NS SECONDS [STREAMS]: launches as fast as it is let, in its own way; tells the GPU time it got.
  * KIND mixed: one kernel and grid, and the two lengths of KERNEL_NS ("20000,300000") in no order that can be learned;
- * waited: the same, and each launch is waited for before the next. */
+ * waited: the same, and each launch is waited for before the next; alternating: 300 of the first length are queued, then
+ * 60 of the second are waited for one by one; phased: the first length and its threefold until the limiter has learned,
+ * the second alone after that. */
 #include "reach.h"
 
 #include <time.h>
@@ -59,6 +61,25 @@ static CUresult waited(CUstream stream)
     return result ? result : cu.StreamSynchronize(stream);
 }
 
+static CUresult alternating(CUstream stream)
+{
+    static uint32_t launched;
+    uint32_t at = launched++ % 360;
+    void *parameters[] = {&lengths_ns[at >= 300]};
+    CUresult result = cu.Launch(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL);
+    return result || at < 299 ? result : cu.StreamSynchronize(stream);
+}
+
+static int learned;
+
+static CUresult phased(CUstream stream)
+{
+    static uint32_t launched;
+    uint64_t length_ns = learned ? lengths_ns[1] : lengths_ns[0] * (launched++ % 3 == 2 ? 3 : 1);
+    void *parameters[] = {&length_ns};
+    return cu.Launch(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL);
+}
+
 static CUresult graph(CUstream stream)
 {
     return cu.GraphLaunch(exec, stream);
@@ -112,7 +133,7 @@ int run(int argc, char **argv)
     stream_count = argc > 3 ? atoi(argv[3]) : 1;
     start();
     const char *kernel = argc > 1 ? argv[1] : "1000000";
-    if (!strcmp(kind, "mixed") || !strcmp(kind, "waited")) {
+    if (strchr(kernel, ',')) {
         lengths_ns[0] = strtoull(kernel, NULL, 0);
         lengths_ns[1] = strtoull(strchr(kernel, ',') + 1, NULL, 0);
         kernel = "parameter";
@@ -128,10 +149,13 @@ int run(int argc, char **argv)
                                    : !strcmp(kind, "graph")       ? graph
                                    : !strcmp(kind, "mixed")       ? mixed
                                    : !strcmp(kind, "waited")      ? waited
+                                   : !strcmp(kind, "alternating") ? alternating
+                                   : !strcmp(kind, "phased")      ? phased
                                                                   : plain;
     if (launch == graph)
         make_graph();
     launch_for(launch, now() + (uint64_t)(seconds * 0.4e9)); /* the limiter learns */
+    learned = 1;
     uint64_t from = now(), busy = fakeBusyNs((uint32_t)getpid()), starved = starved_ns();
     longest_ns = calls = 0;
     launch_for(launch, from + (uint64_t)(seconds * 1e9));

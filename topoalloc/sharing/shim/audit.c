@@ -9,7 +9,6 @@
 
 #define WINDOW_NS UINT64_C(500000000)
 #define KERNELS_MAX 64u /* told apart in one window; of further ones only the sum is made good */
-#define FACTOR_MAX (256u * AUDIT_ONE)
 #define SPARED_MAX_NS INT64_C(100000000) /* GPU time charged too much that is made good later, at most */
 #define OWED_MAX_NS INT64_C(10000000000) /* and too little */
 #define REPAID_PART 4 /* of what a window took: what is owed is paid in parts, so that nothing stands still for it */
@@ -20,8 +19,8 @@ struct window {
     struct audit_sums sums;
     uint32_t count;
     struct {
-        uint32_t kernel;
-        uint64_t predicted_ns, took_ns;
+        uint32_t kernel, launches;
+        uint64_t took_ns;
     } of[KERNELS_MAX];
 };
 
@@ -29,34 +28,16 @@ static struct window filling, waiting;
 static uint64_t siblings_ns;
 static int64_t balance_ns;
 
-/* Rises by halves, since one window may be no measure; falls at once: nobody is held back for what he did before. */
-uint32_t audit_factor_after(uint32_t before, uint64_t took_ns, uint64_t predicted_ns)
-{
-    uint64_t wanted = predicted_ns ? took_ns * AUDIT_ONE / predicted_ns : AUDIT_ONE;
-    if (wanted < AUDIT_ONE)
-        wanted = AUDIT_ONE;
-    if (wanted > FACTOR_MAX)
-        wanted = FACTOR_MAX;
-    return wanted < before ? (uint32_t)wanted : (uint32_t)((before + wanted + 1) / 2);
-}
-
-static uint32_t factor_of(const struct estimate *kernel)
-{
-    uint32_t factor = atomic_load_explicit(&kernel->factor, memory_order_relaxed);
-    return factor ? factor : AUDIT_ONE;
-}
-
-uint64_t audit_price(const struct estimate *kernel, uint64_t predicted_ns)
-{
-    return predicted_ns * factor_of(kernel) / AUDIT_ONE;
-}
-
 static void judge_kernels(void)
 {
     for (uint32_t i = 0; i < waiting.count; i++) {
         struct estimate *kernel = &kernels[waiting.of[i].kernel];
-        uint32_t factor = audit_factor_after(factor_of(kernel), waiting.of[i].took_ns, waiting.of[i].predicted_ns);
-        atomic_store_explicit(&kernel->factor, factor, memory_order_relaxed);
+        uint32_t before_ns = atomic_load_explicit(&kernel->audited_ns, memory_order_relaxed);
+        if (!before_ns)
+            before_ns = atomic_load_explicit(&kernel->ns_believed, memory_order_relaxed);
+        uint32_t mean_ns = estimate_mean_after(before_ns, waiting.of[i].took_ns, waiting.of[i].launches);
+        if (atomic_load_explicit(&kernel->unsteady, memory_order_relaxed))
+            atomic_store_explicit(&kernel->audited_ns, mean_ns, memory_order_relaxed);
     }
 }
 
@@ -100,7 +81,7 @@ static void begin_to_wait(uint64_t now_ns)
     filling.from_ns = now_ns;
 }
 
-void audit_timed(uint32_t kernel, uint64_t predicted_ns, uint64_t took_ns)
+void audit_timed(uint32_t kernel, uint64_t took_ns)
 {
     uint32_t at = 0;
     while (at < filling.count && filling.of[at].kernel != kernel)
@@ -111,7 +92,7 @@ void audit_timed(uint32_t kernel, uint64_t predicted_ns, uint64_t took_ns)
         filling.count++;
         filling.of[at].kernel = kernel;
     }
-    filling.of[at].predicted_ns += predicted_ns;
+    filling.of[at].launches++;
     filling.of[at].took_ns += took_ns;
 }
 

@@ -7,23 +7,15 @@
 #ifndef TOPOALLOC_AUDIT_H
 #define TOPOALLOC_AUDIT_H
 
-#include "estimate.h"
-
 #include <stdint.h>
-
-#define AUDIT_ONE 1024u
 
 struct audit_sums {
     uint64_t took_ns, charged_ns;
 };
 
-/* What predictions of an unsteady kernel have to be multiplied with, in parts of AUDIT_ONE; pure. */
-uint32_t audit_factor_after(uint32_t before, uint64_t took_ns, uint64_t predicted_ns);
-
-uint64_t audit_price(const struct estimate *kernel, uint64_t predicted_ns);
 /* Launches that were timed, by one thread at a time: each of a burst, then the burst. Charges what turns out to be
  * missing. */
-void audit_timed(uint32_t kernel, uint64_t predicted_ns, uint64_t took_ns);
+void audit_timed(uint32_t kernel, uint64_t took_ns);
 void audit_add(const struct audit_sums *burst, uint64_t now_ns);
 void audit_forget(void);
 

@@ -53,7 +53,9 @@ int bursts_open(CUstream stream, uint64_t now_ns)
     struct burst *burst = &bursts[at];
     burst->last_at_ns = now_ns;
     burst->launches = burst->unsteady = 0;
-    burst->first_of_entry = burst->ahead = burst->single = 0;
+    burst->first_of_entry = burst->ahead = burst->single = burst->is_forsaken = 0;
+    burst->is_marker = bursts_mine.is_marking;
+    bursts_mine.is_marking = 0;
     if (!events_ready(burst, memory_context()) || DRIVER(cuEventRecord)(burst->begin, stream) != CUDA_SUCCESS) {
         atomic_store(&burst->state, BURST_FREE);
         return -1;
@@ -67,7 +69,7 @@ int bursts_open(CUstream stream, uint64_t now_ns)
 
 void bursts_finish(struct burst *burst)
 {
-    if (burst->unsteady && atomic_load_explicit(&captures_open, memory_order_relaxed) <= 0)
+    if ((burst->unsteady || burst->is_marker) && atomic_load_explicit(&captures_open, memory_order_relaxed) <= 0)
         burst->ahead = DRIVER(cuEventQuery)(burst->begin) == CUDA_ERROR_NOT_READY;
     if (burst->launches == 0 || DRIVER(cuEventRecord)(burst->end, burst->stream) != CUDA_SUCCESS)
         bursts_abandon(burst);
@@ -104,6 +106,7 @@ void bursts_renew_mine(void)
     bursts_mine.generation = generation;
     bursts_mine.tick = 0;
     bursts_mine.sparse = 0;
+    bursts_mine.is_marking = 0;
     bursts_mine.latest_at_ns = 0;
     for (int i = 0; i < OPEN_MAX; i++)
         bursts_mine.open[i] = -1;

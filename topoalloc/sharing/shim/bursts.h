@@ -26,6 +26,8 @@ struct burst {
     int single; /* ended with its first launch, since the next may be long in coming */
     int ahead; /* its last launch went while the GPU had not come to its first */
     int first_of_entry; /* one launch of something unknown */
+    int is_marker;      /* timed to see when the GPU comes to it; it may have waited for the program */
+    int is_forsaken;    /* it was late, was waited for, and may depend on a launch to come: nobody waits again */
     uint32_t entries[BURST_LAUNCHES_MAX];
     uint64_t predictions_ns[BURST_LAUNCHES_MAX];
 };
@@ -37,6 +39,7 @@ extern __thread struct own_bursts {
     uint32_t tick;
     int sparse; /* the program paused before its latest launch */
     uint64_t latest_at_ns;
+    int is_marking; /* the next one is a marker */
     int open[OPEN_MAX]; /* -1: none; else a burst, this thread's as long as it has the sequence it had */
     uint64_t sequence[OPEN_MAX];
     uint64_t last_at_ns[OPEN_MAX];

@@ -1,7 +1,9 @@
 #include "pace.h"
 
+#include "credit.h"
 #include "file_facts.h"
 #include "process.h"
+#include "share.h"
 #include "usage.h"
 
 #include <errno.h>
@@ -11,44 +13,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CORES_ALL UINT64_C(10000)
-/* Whatever stands in the file, no launch is held longer: an hour-long debt comes from a broken file, not from kernels. */
-#define DEBT_MAX_NS UINT64_C(3600000000000)
 #define WAIT_LOOK_NS UINT64_C(100000000) /* a raised limit is seen this soon */
 
 static struct pace_file *_Atomic pace;
 static struct neighbours_file *_Atomic neighbours;
-
-static uint64_t wall_ns(uint64_t gpu_ns, uint32_t cores)
-{
-    return gpu_ns * CORES_ALL / cores;
-}
-
-uint64_t pace_paid_after(uint64_t paid_until_ns, uint64_t now_ns, uint64_t gpu_ns, uint32_t cores)
-{
-    uint64_t saved = wall_ns(PACE_SAVED_NS, cores);
-    uint64_t earliest = now_ns > saved ? now_ns - saved : 0;
-    uint64_t from = paid_until_ns > earliest ? paid_until_ns : earliest;
-    if (from > now_ns + DEBT_MAX_NS)
-        from = now_ns;
-    /* A debt beyond it would be taken for a broken file, and forgotten. */
-    uint64_t until = from + wall_ns(gpu_ns, cores);
-    return until > now_ns + DEBT_MAX_NS ? now_ns + DEBT_MAX_NS : until;
-}
-
-uint64_t pace_pause_ns(uint32_t cores, int crowded)
-{
-    uint64_t usual = wall_ns(PACE_RESUME_NS, cores);
-    return crowded && usual < PACE_PAUSE_NS ? PACE_PAUSE_NS : usual;
-}
-
-uint64_t pace_wait_until(uint64_t paid_until_ns, uint64_t now_ns, int waited, uint64_t pause_ns)
-{
-    uint64_t wanted = paid_until_ns + (waited ? pause_ns : 0);
-    if (wanted <= now_ns || paid_until_ns > now_ns + DEBT_MAX_NS)
-        return 0;
-    return paid_until_ns + pause_ns;
-}
+static struct turn_file *_Atomic turn;
 
 /* A file of the agent's in the share's directory, mapped; NULL where it is not there (yet). */
 static void *mapped(const char *name, size_t bytes)
@@ -74,6 +43,8 @@ void pace_open(void)
         atomic_store(&pace, (struct pace_file *)mapped("pace", sizeof(struct pace_file)));
     if (!atomic_load(&neighbours))
         atomic_store(&neighbours, (struct neighbours_file *)mapped("neighbours", sizeof(struct neighbours_file)));
+    if (!atomic_load(&turn))
+        atomic_store(&turn, (struct turn_file *)mapped("turn", sizeof(struct turn_file)));
     errno = kept;
 }
 
@@ -101,7 +72,7 @@ int pace_neighbours(uint64_t since_ns, uint32_t *cores)
     uint64_t took = atomic_load_explicit(&file->cores, memory_order_relaxed);
     if (!at || at < since_ns)
         return 0;
-    *cores = took > CORES_ALL ? (uint32_t)CORES_ALL : (uint32_t)took;
+    *cores = took > SHARE_CORES_ALL ? SHARE_CORES_ALL : (uint32_t)took;
     return 1;
 }
 
@@ -118,10 +89,35 @@ static _Atomic uint64_t *paid(void)
     return usage ? &usage->header.paid_until_ns : NULL;
 }
 
+/* Without a fresh word of the agent nobody takes turns. */
+static struct credit_terms terms_at(uint64_t now_ns)
+{
+    struct credit_terms terms = {pace_cores(now_ns), 0, 0};
+    struct turn_file *file = atomic_load_explicit(&turn, memory_order_relaxed);
+    if (!file || file->magic != TURN_MAGIC)
+        return terms;
+    uint64_t word = atomic_load_explicit(&file->turn, memory_order_relaxed);
+    uint64_t written_ns = atomic_load_explicit(&file->written_at_ns, memory_order_relaxed);
+    uint64_t from_ns = (word >> 32) * 1000, turn_ns = (word & UINT32_MAX) * 1000;
+    if (turn_ns && from_ns + turn_ns <= TURN_PERIOD_NS && written_ns + PACE_STALE_NS >= now_ns) {
+        terms.from_ns = from_ns;
+        terms.turn_ns = turn_ns;
+    }
+    return terms;
+}
+
+int pace_takes_turns(uint64_t now_ns)
+{
+    return terms_at(now_ns).turn_ns != 0;
+}
+
 int pace_must_wait(uint64_t now_ns)
 {
     _Atomic uint64_t *until = paid();
-    return until && pace_wait_until(atomic_load_explicit(until, memory_order_relaxed), now_ns, 0, 0) != 0;
+    if (!until)
+        return 0;
+    struct credit_terms terms = terms_at(now_ns);
+    return !credit_may_go(atomic_load_explicit(until, memory_order_relaxed), now_ns, &terms);
 }
 
 void pace_wait(int crowded)
@@ -130,12 +126,13 @@ void pace_wait(int crowded)
     _Atomic uint64_t *until = paid();
     struct usage_file *usage = atomic_load(&usage_mapped);
     struct usage_slot *own = atomic_load(&usage_own);
-    while (until && now - began < DEBT_MAX_NS) {
-        uint64_t at = pace_wait_until(atomic_load(until), now, now != began, pace_pause_ns(pace_cores(now), crowded));
+    while (until && now - began < CREDIT_DEBT_MAX_NS) {
+        struct credit_terms terms = terms_at(now);
+        uint64_t at = credit_wait_until(atomic_load(until), now, now != began, crowded, &terms);
         if (!at)
             break;
         atomic_store_explicit(&usage->header.wanting_at_ns, now, memory_order_relaxed);
-        uint64_t wake = at - now > WAIT_LOOK_NS ? now + WAIT_LOOK_NS : at;
+        uint64_t wake = at > now + WAIT_LOOK_NS ? now + WAIT_LOOK_NS : at;
         struct timespec time = {(time_t)(wake / UINT64_C(1000000000)), (long)(wake % UINT64_C(1000000000))};
         clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL); /* a signal wakes it early: asked again */
         now = process_now_ns();
@@ -150,9 +147,9 @@ void pace_charge(uint64_t gpu_ns, uint64_t now_ns)
     struct usage_slot *own = atomic_load_explicit(&usage_own, memory_order_relaxed);
     if (!until || !own)
         return;
-    uint32_t cores = pace_cores(now_ns);
+    struct credit_terms terms = terms_at(now_ns);
     uint64_t had = atomic_load_explicit(until, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(until, &had, pace_paid_after(had, now_ns, gpu_ns, cores),
+    while (!atomic_compare_exchange_weak_explicit(until, &had, credit_paid_after(had, now_ns, gpu_ns, &terms),
                                                   memory_order_relaxed, memory_order_relaxed))
         continue;
     atomic_fetch_add_explicit(&own->gpu_time_ns, gpu_ns, memory_order_relaxed);

@@ -12,6 +12,9 @@
 #define BRACKET_FIRST_NS UINT64_C(3000) /* what two events read around one launch beyond its own time */
 #define BRACKET_NS UINT64_C(1500)       /* and around a burst: recording them took the host that long */
 #define BUSY_TIMES 2u
+/* What a neighbour's turn on the GPU takes at least, where it has more to do than a kernel or two: a millisecond is what
+ * a share that was held back launches at once, and the driver's slices were seen to be 2.3 ms and more on an H200. */
+#define SLICE_NS UINT64_C(800000)
 
 static struct local_lock settling;
 
@@ -37,20 +40,20 @@ static void learn_first(const struct burst *burst, uint64_t took_ns)
 {
     struct estimate *entry = &kernels[burst->entries[0]];
     uint64_t now_ns = process_now_ns();
-    estimate_add(entry, took_ns, pace_is_alone(now_ns));
+    estimate_add(entry, took_ns, 1, pace_is_alone(now_ns)); /* there may be a slice in it: nothing is known yet */
     pace_charge(took_ns, now_ns);
     atomic_store(&entry->pending, 0);
 }
 
-static void learn(const struct burst *burst, uint64_t took_ns)
+static void learn(const struct burst *burst, uint64_t took_ns, int is_sliced)
 {
     int alone = pace_is_alone(process_now_ns());
     /* The burst's time is divided as it was predicted: right in sum, and exact where all launches are of one kind. */
     for (unsigned int i = 0; i < burst->launches && burst->predicted_ns; i++) {
         if (!is_first_of_its_kind(burst, i))
             continue;
-        double share = (double)burst->predictions_ns[i] / (double)burst->predicted_ns;
-        estimate_add(&kernels[burst->entries[i]], (uint64_t)((double)took_ns * share), alone);
+        double part = (double)burst->predictions_ns[i] / (double)burst->predicted_ns;
+        estimate_add(&kernels[burst->entries[i]], (uint64_t)((double)took_ns * part), is_sliced, alone);
     }
 }
 
@@ -68,9 +71,22 @@ static void audit(const struct burst *burst, uint64_t took_ns, uint64_t added_ns
     struct audit_sums all = {added_ns, burst->charged_ns};
     for (unsigned int i = 0; i < burst->launches; i++) {
         double part = (double)burst->predictions_ns[i] / (double)burst->predicted_ns;
-        audit_timed(burst->entries[i], burst->predictions_ns[i], (uint64_t)((double)added_ns * part));
+        audit_timed(burst->entries[i], (uint64_t)((double)took_ns * part));
     }
     audit_add(&all, process_now_ns());
+}
+
+static void take_sample(struct burst *burst, uint64_t took_ns)
+{
+    uint64_t alone_ns = without_bracket(took_ns, burst->single ? BRACKET_FIRST_NS : BRACKET_NS);
+    int is_sliced = alone_ns > burst->predicted_ns + SLICE_NS;
+    int is_told = burst->ahead || !burst->is_marker;
+    if (is_told)
+        learn(burst, alone_ns, is_sliced);
+    uint64_t added_ns = overlap_cover(overlap_begin_on_line(burst), alone_ns);
+    if ((is_told && !is_sliced) || atomic_load_explicit(&overlap_crowded, memory_order_relaxed))
+        overlap_count(added_ns, burst);
+    audit(burst, alone_ns, added_ns);
 }
 
 /* Under `settling`. 0: the GPU has not come to its end yet. */
@@ -81,16 +97,10 @@ static int settle(struct burst *burst)
     if (done == CUDA_ERROR_NOT_READY)
         return 0;
     if (done == CUDA_SUCCESS && DRIVER(cuEventElapsedTime)(&took, burst->begin, burst->end) == CUDA_SUCCESS) {
-        uint64_t took_ns = nanoseconds(took);
-        if (burst->first_of_entry) {
-            learn_first(burst, without_bracket(took_ns, BRACKET_FIRST_NS));
-        } else {
-            uint64_t alone_ns = without_bracket(took_ns, burst->single ? BRACKET_FIRST_NS : BRACKET_NS);
-            learn(burst, alone_ns);
-            uint64_t added_ns = overlap_cover(overlap_begin_on_line(burst), alone_ns);
-            overlap_count(added_ns, burst);
-            audit(burst, alone_ns, added_ns);
-        }
+        if (burst->first_of_entry)
+            learn_first(burst, without_bracket(nanoseconds(took), BRACKET_FIRST_NS));
+        else
+            take_sample(burst, nanoseconds(took));
     }
     bursts_abandon(burst);
     return 1;
@@ -112,6 +122,35 @@ void samples_settle(uint64_t context, int most)
         if (!oldest || !settle(oldest))
             break;
     }
+    local_lock_drop(&settling);
+}
+
+/* Under `settling`. Those before it may wait for something else, so its own end is what counts. */
+static int is_late(const struct burst *burst, uint64_t context, uint64_t now_ns, uint64_t late_ns)
+{
+    return atomic_load_explicit(&burst->state, memory_order_acquire) == BURST_PENDING && burst->context == context &&
+           !burst->is_forsaken && burst->last_at_ns + burst->predicted_ns + late_ns < now_ns &&
+           DRIVER(cuEventQuery)(burst->end) == CUDA_ERROR_NOT_READY;
+}
+
+int samples_are_late(uint64_t context, uint64_t now_ns, uint64_t late_ns)
+{
+    int late = 0;
+    if (atomic_load_explicit(&captures_open, memory_order_relaxed) > 0 || !local_lock_try(&settling))
+        return 0;
+    for (int i = 0; i < BURSTS_MAX && !late; i++)
+        late = is_late(&bursts[i], context, now_ns, late_ns);
+    local_lock_drop(&settling);
+    return late;
+}
+
+void samples_forsake_late(uint64_t context, uint64_t now_ns, uint64_t late_ns)
+{
+    if (atomic_load_explicit(&captures_open, memory_order_relaxed) > 0 || !local_lock_try(&settling))
+        return;
+    for (int i = 0; i < BURSTS_MAX; i++)
+        if (is_late(&bursts[i], context, now_ns, late_ns))
+            bursts[i].is_forsaken = 1;
     local_lock_drop(&settling);
 }
 

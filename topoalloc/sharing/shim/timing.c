@@ -1,7 +1,7 @@
 #include "timing.h"
 
-#include "audit.h"
 #include "bursts.h"
+#include "credit.h"
 #include "driver.h"
 #include "kernels.h"
 #include "memory.h"
@@ -16,6 +16,9 @@
 
 #define SAMPLE_APART 131u /* launches, where the kernel is well known; a prime, so that no loop hides behind it */
 #define FIRST_WAIT_NS UINT64_C(10000000000)
+#define LATE_NS (CREDIT_AHEAD_NS + UINT64_C(1000000))
+#define LATE_LOOK_NS 100000
+#define LATE_WAIT_NS UINT64_C(25000000)
 #define ASSUMED_NS UINT64_C(100000) /* where nothing can be timed: during captures */
 
 uint64_t timing_key(const void *function, const unsigned int shape[6])
@@ -32,11 +35,19 @@ static int is_unsteady(const struct estimate *entry)
     return atomic_load_explicit(&entry->unsteady, memory_order_relaxed) != 0;
 }
 
+static uint64_t predicted_ns(const struct estimate *entry)
+{
+    uint32_t audited_ns = is_unsteady(entry) ? estimate_audited(entry) : 0;
+    return audited_ns ? audited_ns : atomic_load_explicit(&entry->ns_believed, memory_order_relaxed);
+}
+
 static int is_sampled(const struct estimate *entry, uint64_t now_ns)
 {
     if (entry->count < ESTIMATE_SAMPLES || atomic_load_explicit(&overlap_crowded, memory_order_relaxed))
         return 1;
-    if (is_unsteady(entry) && pace_is_alone(now_ns))
+    if (atomic_load_explicit(&entry->doubted, memory_order_relaxed))
+        return 1;
+    if (bursts_mine.is_marking || (is_unsteady(entry) && pace_is_alone(now_ns)))
         return 1;
     return bursts_mine.tick++ % SAMPLE_APART == 0;
 }
@@ -81,6 +92,22 @@ static void look_for_pause(uint64_t now_ns)
     bursts_mine.sparse = bursts_mine.latest_at_ns && now_ns - bursts_mine.latest_at_ns > HOST_PAUSE_NS;
 }
 
+/* What a turn leaves undone runs into the next owner's, whose launches are late then, too, and so on for ever. So what is
+ * late is waited for, at the cost of the turn. */
+static void wait_for_late(void)
+{
+    uint64_t context = memory_context(), began_ns = process_now_ns(), now_ns = began_ns;
+    struct timespec step = {0, LATE_LOOK_NS};
+    bursts_mine.is_marking = 1;
+    while (now_ns - began_ns < LATE_WAIT_NS && samples_are_late(context, now_ns, LATE_NS)) {
+        clock_nanosleep(CLOCK_MONOTONIC, 0, &step, NULL);
+        samples_settle(context, BURSTS_MAX);
+        now_ns = process_now_ns();
+    }
+    if (now_ns - began_ns >= LATE_WAIT_NS)
+        samples_forsake_late(context, now_ns, LATE_NS);
+}
+
 static uint64_t credit_at(void)
 {
     uint64_t now_ns = process_now_ns();
@@ -90,6 +117,8 @@ static uint64_t credit_at(void)
     bursts_close_all();
     samples_settle(memory_context(), BURSTS_MAX);
     pace_wait(atomic_load_explicit(&overlap_crowded, memory_order_relaxed));
+    if (bursts_may_time() && pace_takes_turns(process_now_ns()))
+        wait_for_late();
     return process_now_ns();
 }
 
@@ -108,7 +137,7 @@ void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket)
     ticket->now_ns = credit_at();
     if (unknown && !atomic_load(&entry->ns_believed))
         ticket->burst = time_first(entry, stream, ticket->now_ns);
-    ticket->predicted_ns = atomic_load_explicit(&entry->ns_believed, memory_order_relaxed);
+    ticket->predicted_ns = predicted_ns(entry);
     if (!ticket->predicted_ns || ticket->burst >= 0 || !bursts_may_time())
         return;
     int open = bursts_find_open(stream, ticket->now_ns, &slot);
@@ -160,9 +189,8 @@ static void not_launched(const struct timing_ticket *ticket)
 
 static uint64_t price_of(const struct timing_ticket *ticket)
 {
-    uint64_t predicted_ns = ticket->predicted_ns ? ticket->predicted_ns : ASSUMED_NS;
-    uint64_t price_ns = predicted_ns * atomic_load_explicit(&overlap_scale, memory_order_relaxed) / SCALE_ONE;
-    return is_unsteady(&kernels[ticket->entry]) ? audit_price(&kernels[ticket->entry], price_ns) : price_ns;
+    uint64_t expected_ns = ticket->predicted_ns ? ticket->predicted_ns : ASSUMED_NS;
+    return expected_ns * atomic_load_explicit(&overlap_scale, memory_order_relaxed) / SCALE_ONE;
 }
 
 void timing_after(const struct timing_ticket *ticket, CUstream stream, int launched)

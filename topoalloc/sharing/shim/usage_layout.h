@@ -80,4 +80,14 @@ struct neighbours_file {
 #define NEIGHBOURS_SEEN_NS UINT64_C(10000000000)
 #define NEIGHBOURS_STALE_NS UINT64_C(5000000000)
 
+/* The turn file: which part of every period of CLOCK_MONOTONIC is this share's turn, while those who are at work want
+ * more of the GPU than there is; kept and written as the pace file. */
+#define TURN_MAGIC UINT64_C(0x314E525554415401) /* "\x01TATURN1" */
+struct turn_file {
+    uint64_t magic;
+    _Atomic uint64_t turn; /* its beginning in us in the upper 32 bits, its length in the lower ones; 0: no turns */
+    _Atomic uint64_t written_at_ns; /* CLOCK_MONOTONIC; older than PACE_STALE_NS: no turns */
+};
+#define TURN_PERIOD_NS UINT64_C(100000000)
+
 #endif
