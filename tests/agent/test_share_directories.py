@@ -122,9 +122,9 @@ def test_a_share_has_the_modes_that_keep_the_nodes_users_out_and_let_the_contain
         leaf: 0o755,
         f"{leaf}/share": 0o444,
         f"{leaf}/usage": 0o666,
-        f"{leaf}/pace": 0o444,
-        f"{leaf}/neighbours": 0o444,
-        f"{leaf}/turn": 0o444,
+        f"{leaf}/pace": 0o644,
+        f"{leaf}/neighbours": 0o644,
+        f"{leaf}/turn": 0o644,
         f"{leaf}/ld.so.preload": 0o444,
         f"{leaf}/library": 0o444,
     }

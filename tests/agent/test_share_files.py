@@ -189,17 +189,17 @@ def test_a_turn_is_written_in_place(run_dir: RunDir, before: bytes, turn: Turn |
 
 def test_a_share_of_another_library_has_no_turn(run_dir: RunDir):
     leaf = run_dir.make()
-    write_turn(str(run_dir.path), NAME, Turn(1, 2))
-    write_turn(str(run_dir.path), OTHER, Turn(1, 2))
 
+    assert not write_turn(str(run_dir.path), NAME, Turn(1, 2))
+    assert not write_turn(str(run_dir.path), OTHER, Turn(1, 2))
     assert not (leaf / "turn").exists()
 
 
 def test_a_share_of_another_library_is_told_of_no_neighbours(run_dir: RunDir):
     leaf = run_dir.make()
-    write_neighbours(str(run_dir.path), NAME, 4500, 77)
-    write_neighbours(str(run_dir.path), OTHER, 4500, 77)
 
+    assert not write_neighbours(str(run_dir.path), NAME, 4500, 77)
+    assert not write_neighbours(str(run_dir.path), OTHER, 4500, 77)
     assert not (leaf / "neighbours").exists()
 
 

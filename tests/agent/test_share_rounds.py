@@ -201,6 +201,25 @@ def test_shares_that_want_more_than_there_is_take_turns_until_one_of_them_is_don
     assert (node.turn_of(NAME), node.turn_of(OTHER)) == (Turn(0, 0), Turn(0, 0))
 
 
+def test_a_file_that_cannot_be_written_is_told_once_and_again_after_it_could(
+    node: Node, caplog: pytest.LogCaptureFixture
+):
+    slots = both_want(node)
+    turn = node.run_dir.leaf(NAME) / "turn"
+    for is_folder in (True, True, False, True):
+        if is_folder and turn.is_file():
+            turn.unlink()
+            turn.mkdir()
+        elif not is_folder:
+            turn.rmdir()
+            turn.touch()
+        node.rounds.look()
+    for slot in slots:
+        slot.end()
+
+    assert [record.message for record in caplog.records] == [f"turn of {NAME} cannot be written: Is a directory"] * 2
+
+
 def test_where_turns_are_never_wanted_nobody_is_given_one(node: Node):
     node.rounds = ShareRounds(str(node.run_dir.path), dict, node.sockets, node.board, gives_turns=False)
     slots = both_want(node)

@@ -31,6 +31,8 @@ PIECE = "64M"
 PIECE_BYTES = 64 * MIB
 KERNEL_NS = "1000000"
 SECONDS = 2.0
+TURNS_S = 5.0
+WORDS_OF = "import struct, sys; print(*struct.unpack('=QQQ', open('/etc/topoalloc/' + sys.argv[1], 'rb').read())[1:])"
 POINTS = 20  # permille either way
 BELOW = 45  # the made-up device takes a tenth of a slice to change contexts, more often on a busy machine
 SEEN_S = 15.0
@@ -101,6 +103,11 @@ def launches(gpu: GpuNode, where: str, seconds: float = SECONDS) -> subprocess.P
     return gpu.start(where, f"{PROGRAMS}/launches", "linked", "plain", KERNEL_NS, str(seconds))
 
 
+def words(gpu: GpuNode, where: str, file: str) -> list[int]:
+    """What the agent says in a file of the share, and since when that is so."""
+    return [int(word) for word in gpu.run(where, "python3", "-c", WORDS_OF, file).output.split()]
+
+
 def is_near(facts: dict[str, int], cores: int) -> bool:
     """Never above the share; below it by the time the program was kept from running, and that contexts took."""
     least = cores * 10 * (1000 - facts["starved_permille"]) // 1000
@@ -152,6 +159,33 @@ def test_two_containers_that_compute_at_once_get_each_its_own_part_of_the_time(
 
     record_property("GPU time of 30 and 40 % at once, permille", {where: facts[where]["permille"] for where in asked})
     assert all(is_near(facts[where], cores) for where, cores in asked.items()), facts
+
+
+def test_containers_that_want_most_of_a_gpu_take_turns_on_it_and_have_no_less(
+    gpu: GpuNode, record_property: Record
+) -> None:
+    asked = {"alice/c": 30, "bob/c": 40, "pair/one": 10}
+    running = {where: launches(gpu, where, TURNS_S) for where in asked}
+    deadline_s = time.monotonic() + TURNS_S
+    turns = dict.fromkeys(asked, 0)
+    while not all(turns.values()) and time.monotonic() < deadline_s:
+        turns = {where: words(gpu, where, "turn")[0] for where in asked}
+    facts = {where: ended(process).facts for where, process in running.items()}
+
+    record_property(
+        "GPU time of 30, 40 and 10 % in turns, permille", {where: facts[where]["permille"] for where in asked}
+    )
+    begins = sorted(turn >> 32 for turn in turns.values())
+    assert (begins[0], len(set(begins))) == (0, 3), turns
+    assert all(is_near(facts[where], cores) for where, cores in asked.items()), facts
+
+
+def test_each_container_is_told_what_its_neighbours_took(gpu: GpuNode) -> None:
+    def told() -> bool:
+        cores, seen_at_ns = words(gpu, "alice/c", "neighbours")
+        return 0 <= cores <= 10_000 and seen_at_ns > 0
+
+    wait_for(told, SEEN_S, "alice is told of its neighbours")
 
 
 def test_two_containers_of_one_pod_compute_within_their_own_parts(gpu: GpuNode) -> None:

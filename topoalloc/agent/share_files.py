@@ -12,23 +12,20 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from topoalloc.sharing.share import is_share_name
-from topoalloc.sharing.share_file import CORES_FULL, SHARE_BYTES_MAX, ShareLimits, ShareRefusal, parse_share
+from topoalloc.sharing.share_file import SHARE_BYTES_MAX, ShareLimits, ShareRefusal, parse_share
 from topoalloc.sharing.share_sample import ShareSample
 from topoalloc.sharing.turns import Turn
 from topoalloc.sharing.usage import (
-    NEIGHBOURS,
     NEIGHBOURS_CORES_AT,
     NEIGHBOURS_MAGIC,
     NEIGHBOURS_SEEN_AT,
-    PACE,
     PACE_CORES_AT,
     PACE_MAGIC,
     PACE_WRITTEN_AT,
-    TURN,
     TURN_AT,
     TURN_MAGIC,
     TURN_WRITTEN_AT,
@@ -124,44 +121,37 @@ def live_slots(usage_fd: int) -> frozenset[int]:
 
 
 def write_pace(run_dir: str, name: str, cores_now: int) -> bool:
-    """Set what an elastic share may take now, in place; False where it has no pace file."""
+    """Set what an elastic share may take now; False where it has no pace file. Raises OSError, as the next two."""
+    # What is allowed before since when: a stale time with the new figure counts as no figure at all.
+    words = {PACE_CORES_AT: cores_now, PACE_WRITTEN_AT: time.monotonic_ns()}
+    return _write_in_place(run_dir, name, "pace", PACE_MAGIC, words)
+
+
+def write_neighbours(run_dir: str, name: str, cores: int, seen_at_ns: int) -> bool:
+    """Tell a share what the others of its GPU took at most until then; False where it has no such file."""
+    # The figure before its time: an old time with the new figure says no more than was known then.
+    words = {NEIGHBOURS_CORES_AT: cores, NEIGHBOURS_SEEN_AT: seen_at_ns}
+    return _write_in_place(run_dir, name, "neighbours", NEIGHBOURS_MAGIC, words)
+
+
+def write_turn(run_dir: str, name: str, turn: Turn | None) -> bool:
+    """Set a share's turn, or that there are none; False where it has no such file."""
+    # As with the pace: an old time with the new turn is no turn.
+    word = 0 if turn is None else turn.from_us << 32 | turn.length_us
+    return _write_in_place(run_dir, name, "turn", TURN_MAGIC, {TURN_AT: word, TURN_WRITTEN_AT: time.monotonic_ns()})
+
+
+def _write_in_place(run_dir: str, name: str, file: str, magic: int, words: Mapping[int, int]) -> bool:
+    """One word after the other, each in one write, for those who have the file mapped; an empty file is begun."""
     try:
-        with leaf(run_dir, name) as leaf_fd, _regular("pace", os.O_RDWR, leaf_fd) as fd:
-            if os.pread(fd, PACE.size, 0)[: _WORD.size] != _WORD.pack(PACE_MAGIC):
-                os.pwrite(fd, PACE.pack(PACE_MAGIC, cores_now, time.monotonic_ns()), 0)
-            # What is allowed before since when: a stale time with the new figure counts as no figure at all.
-            os.pwrite(fd, _WORD.pack(cores_now), PACE_CORES_AT)
-            os.pwrite(fd, _WORD.pack(time.monotonic_ns()), PACE_WRITTEN_AT)
-    except OSError:
+        with leaf(run_dir, name) as leaf_fd, _regular(file, os.O_RDWR, leaf_fd) as fd:
+            if os.pread(fd, _WORD.size, 0) != _WORD.pack(magic):
+                os.pwrite(fd, _WORD.pack(magic).ljust(max(words) + _WORD.size, b"\0"), 0)
+            for at, word in words.items():
+                os.pwrite(fd, _WORD.pack(word), at)
+    except FileNotFoundError:  # the share is gone, or is another library's
         return False
     return True
-
-
-def write_neighbours(run_dir: str, name: str, cores: int, seen_at_ns: int) -> None:
-    """Tell a share what the others of its GPU took at most until then, in place; nothing where it has no such file."""
-    try:
-        with leaf(run_dir, name) as leaf_fd, _regular("neighbours", os.O_RDWR, leaf_fd) as fd:
-            if os.pread(fd, NEIGHBOURS.size, 0)[: _WORD.size] != _WORD.pack(NEIGHBOURS_MAGIC):
-                os.pwrite(fd, NEIGHBOURS.pack(NEIGHBOURS_MAGIC, CORES_FULL, 0), 0)
-            # The figure before its time: an old time with the new figure says no more than was known then.
-            os.pwrite(fd, _WORD.pack(cores), NEIGHBOURS_CORES_AT)
-            os.pwrite(fd, _WORD.pack(seen_at_ns), NEIGHBOURS_SEEN_AT)
-    except OSError:
-        return
-
-
-def write_turn(run_dir: str, name: str, turn: Turn | None) -> None:
-    """Set a share's turn, or that there are none, in place; nothing where it has no such file."""
-    word = 0 if turn is None else turn.from_us << 32 | turn.length_us
-    try:
-        with leaf(run_dir, name) as leaf_fd, _regular("turn", os.O_RDWR, leaf_fd) as fd:
-            if os.pread(fd, TURN.size, 0)[: _WORD.size] != _WORD.pack(TURN_MAGIC):
-                os.pwrite(fd, TURN.pack(TURN_MAGIC, 0, 0), 0)
-            # As with the pace: an old time with the new turn is no turn.
-            os.pwrite(fd, _WORD.pack(word), TURN_AT)
-            os.pwrite(fd, _WORD.pack(time.monotonic_ns()), TURN_WRITTEN_AT)
-    except OSError:
-        return
 
 
 def write_list(run_dir: str, name: str, text: str) -> None:

@@ -7,6 +7,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TypeVar
 
 from topoalloc.agent.share_board import ShareBoard
 from topoalloc.agent.share_files import (
@@ -26,6 +28,7 @@ from topoalloc.sharing.share_owners import ShareOwner, owners_text
 from topoalloc.sharing.share_sample import ShareSample, rates_of
 from topoalloc.sharing.turns import Turn, TurnShare, TurnsState, turn_share, turns_after
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 LOOK_PERIOD_S = 1.0
@@ -105,8 +108,7 @@ class ShareRounds:
         self._looks = {gpu: with_look(self._looks.get(gpu, Looks()), taken) for gpu, taken in by_gpu.items()}
         told = {name: cores for looks in self._looks.values() for name, cores in neighbours(looks).items()}
         seen_at_ns = min((sample.at_ns for sample in samples), default=0)
-        for name, cores in told.items():
-            write_neighbours(self._run_dir, name, cores, seen_at_ns)
+        self._write("neighbours", told, partial(write_neighbours, self._run_dir, seen_at_ns=seen_at_ns))
 
     def _tell_turns(self, samples: tuple[ShareSample, ...]) -> None:
         by_gpu: dict[str, list[TurnShare]] = {}
@@ -121,8 +123,8 @@ class ShareRounds:
         for gpu, shares in by_gpu.items():
             self._turns[gpu], of_gpu = turns_after(states.get(gpu, TurnsState()), shares)
             given |= of_gpu
-        for name in sorted(before | given.keys()):
-            write_turn(self._run_dir, name, given.get(name))
+        told = {name: given.get(name) for name in sorted(before | given.keys())}
+        self._write("turn", told, partial(write_turn, self._run_dir))
 
     def pace(self) -> bool:
         """Set what elastic shares may take now; whether there are any."""
@@ -141,12 +143,26 @@ class ShareRounds:
             shares = [share for one in samples if (share := pace_share(before.get(one.name), one)) is not None]
             anew = {one.name for one in samples if one.name in before and before[one.name].inode != one.inode}
             self._pace_states[gpu], allowed = pace(forgetting(self._pace_states[gpu], anew), shares)
-            for name, cores in allowed.items():
-                if write_pace(self._run_dir, name, cores):
-                    paced[name] = cores
+            paced |= self._write("pace", allowed, partial(write_pace, self._run_dir))
             self._paced_before |= {sample.name: sample for sample in samples}
         self._board.paced = paced
         return bool(elastic)
+
+    def _write(self, file: str, told: Mapping[str, T], write: Callable[[str, T], bool]) -> dict[str, T]:
+        """What could be told to the shares that have the file, by their names."""
+        done: dict[str, T] = {}
+        problem = ""
+        for name, word in told.items():
+            try:
+                if write(name, word):
+                    done[name] = word
+            except OSError as error:
+                problem = f"{file} of {name} cannot be written: {error.strerror}"
+        if not problem:
+            self._complaints.pop(file, None)
+        elif file not in self._complaints:
+            self._complain(file, problem)
+        return done
 
     def _tell_owners(self, owners: Mapping[str, ShareOwner]) -> None:
         text = owners_text(owners)

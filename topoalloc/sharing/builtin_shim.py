@@ -32,6 +32,8 @@ SHARE_DIRECTORY = "/etc/topoalloc"  # in a container
 LIBRARY_DIRECTORY = "/usr/local/lib/topoalloc"  # in a container
 PRELOAD_FILE = "/etc/ld.so.preload"  # read by glibc's loader in every process; a variable can be unset, this cannot
 AGENT_SOCKET = "agent.sock"
+# By an agent without capabilities, for which a mode counts as for anybody; the container has them on a read-only mount.
+WRITTEN_IN_PLACE = 0o644
 LIBRARY_RECORD = "library"  # which version the container was given, so that it stays as long
 
 # One page is there from the start, so that a full file system shows in Allocate. The rest is had by the container's
@@ -58,10 +60,12 @@ class BuiltinShim:
         if is_elastic(share, self.rules):
             # Written long ago: the share's own cores count until the agent sets a pace.
             pace = PACE.pack(PACE_MAGIC, share.cores * 100, 0)
-            files.append(ShareFile("pace", 0o444, pace, Upkeep.LEFT))
+            files.append(ShareFile("pace", WRITTEN_IN_PLACE, pace, Upkeep.LEFT))
         if share.cores < CORES_PER_GPU:
-            files.append(ShareFile("neighbours", 0o444, NEIGHBOURS.pack(NEIGHBOURS_MAGIC, 0, 0), Upkeep.LEFT))
-            files.append(ShareFile("turn", 0o444, TURN.pack(TURN_MAGIC, 0, 0), Upkeep.LEFT))
+            files.append(
+                ShareFile("neighbours", WRITTEN_IN_PLACE, NEIGHBOURS.pack(NEIGHBOURS_MAGIC, 0, 0), Upkeep.LEFT)
+            )
+            files.append(ShareFile("turn", WRITTEN_IN_PLACE, TURN.pack(TURN_MAGIC, 0, 0), Upkeep.LEFT))
         mounts = (
             Mount(directory, SHARE_DIRECTORY),
             Mount(f"{directory}/usage", f"{SHARE_DIRECTORY}/usage", read_only=False),
