@@ -217,7 +217,8 @@ def test_a_file_that_cannot_be_written_is_told_once_and_again_after_it_could(
     for slot in slots:
         slot.end()
 
-    assert [record.message for record in caplog.records] == [f"turn of {NAME} cannot be written: Is a directory"] * 2
+    complaint = f"{turn} cannot be written: Is a directory; it has to be a file of the agent's, mode 0644"
+    assert [record.message for record in caplog.records] == [complaint] * 2
 
 
 def test_where_turns_are_never_wanted_nobody_is_given_one(node: Node):

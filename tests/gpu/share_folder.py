@@ -111,7 +111,7 @@ def told_alone(folder: Path) -> AbstractContextManager[None]:
 def told_turns(folders: Sequence[Path], cores: Sequence[int]) -> AbstractContextManager[None]:
     """Shares that are all at work. `cores` in hundredths of a percent."""
     shares = [TurnShare(str(folder), each, True) for folder, each in zip(folders, cores, strict=True)]
-    given = {Path(name): turn.from_us << 32 | turn.length_us for name, turn in turns(shares).items()}
+    given = {Path(name): turn.word for name, turn in turns(shares).items()}
     return _told_each_second(
         lambda now_ns: {
             folder / "turn": struct.pack("<QQQ", TURN_MAGIC, word, now_ns) for folder, word in given.items()

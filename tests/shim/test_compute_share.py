@@ -114,7 +114,7 @@ def told_of_neighbours(container: Container, cores: int) -> AbstractContextManag
 
 
 def told_its_turn(container: Container, turn: Turn) -> AbstractContextManager[Callable[[int], object]]:
-    content = TURN.pack(TURN_MAGIC, turn.from_us << 32 | turn.length_us, time.monotonic_ns())
+    content = TURN.pack(TURN_MAGIC, turn.word, time.monotonic_ns())
     return told_each_second(container.directory / "turn", content, TURN_WRITTEN_AT)
 
 

@@ -137,7 +137,7 @@ def write_neighbours(run_dir: str, name: str, cores: int, seen_at_ns: int) -> bo
 def write_turn(run_dir: str, name: str, turn: Turn | None) -> bool:
     """Set a share's turn, or that there are none; False where it has no such file."""
     # As with the pace: an old time with the new turn is no turn.
-    word = 0 if turn is None else turn.from_us << 32 | turn.length_us
+    word = 0 if turn is None else turn.word
     return _write_in_place(run_dir, name, "turn", TURN_MAGIC, {TURN_AT: word, TURN_WRITTEN_AT: time.monotonic_ns()})
 
 

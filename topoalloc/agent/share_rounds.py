@@ -13,6 +13,7 @@ from typing import TypeVar
 from topoalloc.agent.share_board import ShareBoard
 from topoalloc.agent.share_files import (
     OWNERS,
+    SHARES,
     read_shares,
     share_names,
     write_list,
@@ -157,7 +158,8 @@ class ShareRounds:
                 if write(name, word):
                     done[name] = word
             except OSError as error:
-                problem = f"{file} of {name} cannot be written: {error.strerror}"
+                path = f"{self._run_dir}/{SHARES}/{name}/{file}"
+                problem = f"{path} cannot be written: {error.strerror}; it has to be a file of the agent's, mode 0644"
         if not problem:
             self._complaints.pop(file, None)
         elif file not in self._complaints:

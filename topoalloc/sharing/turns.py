@@ -42,6 +42,11 @@ class Turn:
     from_us: int
     length_us: int
 
+    @property
+    def word(self) -> int:
+        """As the file has it: the beginning in the upper 32 bits, the length in the lower ones."""
+        return self.from_us << 32 | self.length_us
+
 
 @dataclass(frozen=True, slots=True)
 class TurnShare:
