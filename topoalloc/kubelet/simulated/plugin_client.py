@@ -6,7 +6,7 @@ As in Kubernetes 1.37: the device list may have 4 MiB, GetPreferredAllocation an
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -73,6 +73,7 @@ class PluginClient:
         self._stub = wire_grpc.DevicePluginStub(self._channel)
         self._stream: grpc.Call | None = None
         self._thread: threading.Thread | None = None
+        self._beginning = threading.Lock()  # whoever closes meanwhile finds the stream begun or not, never half
 
     def connect(self, limit_s: float = DIAL_LIMIT_S) -> None:
         """Dial and ask for the options; raises PluginCallError, after which the client is of no use."""
@@ -91,10 +92,8 @@ class PluginClient:
         on_end: Callable[[PluginClient, str], None],
     ) -> None:
         """Start the stream; `on_list` gets every complete list, `on_end` the reason, once and last."""
-        stream = self._stub.ListAndWatch(wire.Empty())
-        self._stream = stream
 
-        def run() -> None:
+        def run(stream: Iterable[wire.ListAndWatchResponse]) -> None:
             reason = "ListAndWatch ended: EOF"
             try:
                 for message in stream:
@@ -103,8 +102,11 @@ class PluginClient:
                 reason = f"ListAndWatch ended unexpectedly: {go_text(error)}"
             on_end(self, reason)
 
-        self._thread = threading.Thread(target=run, name=f"list-and-watch {self.resource}", daemon=True)
-        self._thread.start()
+        with self._beginning:
+            self._stream = stream = self._stub.ListAndWatch(wire.Empty())
+            name = f"list-and-watch {self.resource}"
+            self._thread = threading.Thread(target=run, args=(stream,), name=name, daemon=True)
+            self._thread.start()
 
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...] | None:
         """GetPreferredAllocation of one container; None where the plugin expressed no preference."""
@@ -136,10 +138,11 @@ class PluginClient:
 
     def close(self) -> None:
         """Cancel the stream and the connection."""
-        if self._stream is not None:
-            self._stream.cancel()
+        with self._beginning:
+            stream, thread = self._stream, self._thread
+        if stream is not None:
+            stream.cancel()
         self._channel.close()
-        thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(JOIN_LIMIT_S)
 
