@@ -49,7 +49,7 @@ def files() -> dict[str, str]:
     """Write, replace, rename and remove what holds the limits, and make the mounts writable or go away."""
     Path("/tmp/own").write_text("memory 99999999999\n")
     found = {}
-    for path in (f"{SHARE}/share", PRELOAD, LIBRARY, f"{SHARE}/ld.so.preload"):
+    for path in (*(f"{SHARE}/{name}" for name in ("share", "turn", "neighbours", "ld.so.preload")), PRELOAD, LIBRARY):
         found |= {
             f"write {path}": met(lambda path=path: os.open(path, os.O_WRONLY)),
             f"truncate {path}": met(lambda path=path: os.truncate(path, 0)),

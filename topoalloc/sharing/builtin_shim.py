@@ -32,7 +32,7 @@ SHARE_DIRECTORY = "/etc/topoalloc"  # in a container
 LIBRARY_DIRECTORY = "/usr/local/lib/topoalloc"  # in a container
 PRELOAD_FILE = "/etc/ld.so.preload"  # read by glibc's loader in every process; a variable can be unset, this cannot
 AGENT_SOCKET = "agent.sock"
-# By an agent without capabilities, for which a mode counts as for anybody; the container has them on a read-only mount.
+# The agent has no capabilities, so modes hold for it as for anybody. In the container these lie on a read-only mount.
 WRITTEN_IN_PLACE = 0o644
 LIBRARY_RECORD = "library"  # which version the container was given, so that it stays as long
 
@@ -43,7 +43,7 @@ _NEW_USAGE = struct.pack("<QII", USAGE_MAGIC, USAGE_VERSION, USAGE_SLOTS_MAX).lj
 
 @dataclass(frozen=True, slots=True)
 class BuiltinShim:
-    """`library_directory`: where this version's library lies on the node, beside nothing but VERIFY_NAME."""
+    """`library_directory`: where this version's library lies on the node, beside VERIFY_NAME and `without-share`."""
 
     rules: ShareRules
     library_directory: str

@@ -1,7 +1,7 @@
 """Whose turn a GPU is while the shares at work want more of it than there is. Pure.
 
 A GPU that several containers keep busy changes between them every few milliseconds and loses a tenth of its time to
-that, so shares which fill it cannot all be had. Where each launches in a part of every period that is its own alone,
+that, so shares which fill it cannot all be had. Where each of them launches in a part of every period of its own,
 the GPU changes as often as there are shares in a period (shim/credit.c).
 """
 
