@@ -265,9 +265,16 @@ uint64_t gpu_managed_bytes(uint32_t pid)
     return figure_of(pid, MANAGED);
 }
 
+/* In two containers processes may have one number, so whoever asks for his own is told of himself. */
 uint64_t gpu_busy_ns(uint32_t pid)
 {
-    return figure_of(pid, BUSY);
+    if (pid != (uint32_t)getpid())
+        return figure_of(pid, BUSY);
+    lock_own();
+    play(wall_now());
+    uint64_t busy_ns = self->busy_ns;
+    unlock();
+    return busy_ns;
 }
 
 uint32_t gpu_processes(uint32_t *pids, uint64_t *bytes, uint32_t most)

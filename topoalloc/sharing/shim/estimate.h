@@ -22,8 +22,8 @@ struct estimate {
 };
 
 /* The mean of the latest samples that no neighbour disturbed, of long kernels the shortest of the last 16 to 32: a
- * neighbour's time slices make samples longer, never shorter. `is_sliced`: the sample comes from a burst that was so
- * much longer than predicted that a slice may lie in it. */
+ * neighbour's time slices make samples longer, never shorter. `is_sliced`: the sample comes from a burst that is
+ * long, or was so much longer than predicted that a slice may lie in it. */
 uint32_t estimate_add(struct estimate *estimate, uint64_t sample_ns, int is_sliced, int alone);
 
 uint32_t estimate_audited(const struct estimate *estimate); /* `audited_ns` as far as the samples bear it out */

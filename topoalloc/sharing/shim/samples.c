@@ -15,6 +15,7 @@
 /* What a neighbour's turn on the GPU takes at least, where it has more to do than a kernel or two: a millisecond is what
  * a share that was held back launches at once, and the driver's slices were seen to be 2.3 ms and more on an H200. */
 #define SLICE_NS UINT64_C(800000)
+#define SHORT_BURST_NS UINT64_C(500000) /* against a slice: of longer ones more than a few have a neighbour's work in them */
 
 static struct local_lock settling;
 
@@ -82,7 +83,7 @@ static void take_sample(struct burst *burst, uint64_t took_ns)
     int is_sliced = alone_ns > burst->predicted_ns + SLICE_NS;
     int is_told = burst->ahead || !burst->is_marker;
     if (is_told)
-        learn(burst, alone_ns, is_sliced);
+        learn(burst, alone_ns, is_sliced || burst->predicted_ns > SHORT_BURST_NS);
     uint64_t added_ns = overlap_cover(overlap_begin_on_line(burst), alone_ns);
     if ((is_told && !is_sliced) || atomic_load_explicit(&overlap_crowded, memory_order_relaxed))
         overlap_count(added_ns, burst);
