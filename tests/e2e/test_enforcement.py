@@ -35,6 +35,7 @@ TURNS_S = 5.0
 WORDS_OF = "import struct, sys; print(*struct.unpack('=QQQ', open('/etc/topoalloc/' + sys.argv[1], 'rb').read())[1:])"
 POINTS = 20  # permille either way
 BELOW = 45  # the made-up device takes a tenth of a slice to change contexts, more often on a busy machine
+BELOW_IN_TURNS = 30  # it seldom changes then
 SEEN_S = 15.0
 GONE_S = 45.0  # the agent lists settled pods every 15 s, and the list may come just before the end
 TENANTS = {"alice/c": Share(30, 16), "bob/c": Share(40, 20), "pair/one": Share(10, 8), "pair/two": Share(10, 8)}
@@ -108,10 +109,10 @@ def words(gpu: GpuNode, where: str, file: str) -> list[int]:
     return [int(word) for word in gpu.run(where, "python3", "-c", WORDS_OF, file).output.split()]
 
 
-def is_near(facts: dict[str, int], cores: int) -> bool:
+def is_near(facts: dict[str, int], cores: int, below: int = BELOW) -> bool:
     """Never above the share; below it by the time the program was kept from running, and that contexts took."""
     least = cores * 10 * (1000 - facts["starved_permille"]) // 1000
-    return least - BELOW <= facts["permille"] <= cores * 10 + POINTS
+    return least - below <= facts["permille"] <= cores * 10 + POINTS
 
 
 # -- limits
@@ -177,7 +178,7 @@ def test_containers_that_want_most_of_a_gpu_take_turns_on_it_and_have_no_less(
     )
     begins = sorted(turn >> 32 for turn in turns.values())
     assert (begins[0], len(set(begins))) == (0, 3), turns
-    assert all(is_near(facts[where], cores) for where, cores in asked.items()), facts
+    assert all(is_near(facts[where], cores, BELOW_IN_TURNS) for where, cores in asked.items()), facts
 
 
 def test_each_container_is_told_what_its_neighbours_took(gpu: GpuNode) -> None:

@@ -7,11 +7,12 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.shim.built import Built
 from tests.shim.container import Container, Share, finished
 from topoalloc.sharing.turns import Turn
 from topoalloc.sharing.usage import (
@@ -172,6 +173,42 @@ def test_a_share_that_takes_turns_gets_as_much(container: Container, kernel: str
         facts = container.run("launches", "linked", "plain", kernel, "2")
 
     assert near(facts, 300), facts
+
+
+@pytest.mark.parametrize(
+    ("kind", "lengths", "turn"),
+    [("once-longer", "6400000,2000000", Turn(0, 30_000)), ("long-longer", "3200000,1000000", Turn(0, 11_000))],
+)
+def test_a_share_that_takes_turns_is_not_held_back_for_what_its_kernel_took_before(
+    container: Container, kind: str, lengths: str, turn: Turn
+) -> None:
+    """Where each launch waits for credit, nothing else tells that the first timing had a neighbour's slice in it, or
+    that another phase has begun: such programs got a third and half of their share."""
+    container.grant(Share(cores=turn.length_us // 10))
+    with told_its_turn(container, turn):
+        facts = container.run("launches", "linked", kind, lengths, "4")
+
+    assert near(facts, turn.length_us // 100), facts
+
+
+TAKING_TURNS = {"alice": (30, Turn(0, 36_750)), "bob": (40, Turn(37_500, 49_250)), "carol": (10, Turn(87_500, 11_750))}
+
+
+@pytest.mark.parametrize("kernel", ["20000", "400000", "1000000", "3000000"])
+def test_containers_that_take_turns_on_a_gpu_get_each_its_share(built: Built, tmp_path: Path, kernel: str) -> None:
+    """They begin without turns, as they do until the agent has seen them at work, and learn beside each other."""
+    containers = {name: Container(built, tmp_path / name, tmp_path / "gpu") for name in TAKING_TURNS}
+    with ExitStack() as turns:
+        for name, (percent, _) in TAKING_TURNS.items():
+            containers[name].grant(Share(cores=percent * 100))
+            turns.callback(containers[name].close)
+        running = {name: each.start("launches", "linked", "plain", kernel, "3") for name, each in containers.items()}
+        time.sleep(0.8)  # of 1.2 s in which the limiter learns
+        for name, (_, turn) in TAKING_TURNS.items():
+            turns.enter_context(told_its_turn(containers[name], turn))
+        facts = {name: finished(process) for name, process in running.items()}
+
+    assert all(near(facts[name], percent * 10) for name, (percent, _) in TAKING_TURNS.items()), facts
 
 
 @pytest.mark.parametrize("turn", [Turn(0, 0), Turn(80_000, 40_000), Turn(2**31, 2**31)])

@@ -2,7 +2,7 @@
  * KIND mixed: one kernel and grid, and the two lengths of KERNEL_NS ("20000,300000") in no order that can be learned;
  * waited: the same, and each launch is waited for before the next; alternating: 300 of the first length are queued, then
  * 60 of the second are waited for one by one; phased: the first length and its threefold until the limiter has learned,
- * the second alone after that. */
+ * the second alone after that; once-longer and long-longer: the first length in the first launch or the first hundred. */
 #include "reach.h"
 
 #include <time.h>
@@ -80,6 +80,23 @@ static CUresult phased(CUstream stream)
     return cu.Launch(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL);
 }
 
+static CUresult longer_first(CUstream stream, uint32_t many)
+{
+    static uint32_t launched;
+    void *parameters[] = {&lengths_ns[launched++ >= many]};
+    return cu.Launch(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL);
+}
+
+static CUresult once_longer(CUstream stream)
+{
+    return longer_first(stream, 1);
+}
+
+static CUresult long_longer(CUstream stream)
+{
+    return longer_first(stream, 100);
+}
+
 static CUresult graph(CUstream stream)
 {
     return cu.GraphLaunch(exec, stream);
@@ -151,6 +168,8 @@ int run(int argc, char **argv)
                                    : !strcmp(kind, "waited")      ? waited
                                    : !strcmp(kind, "alternating") ? alternating
                                    : !strcmp(kind, "phased")      ? phased
+                                   : !strcmp(kind, "once-longer") ? once_longer
+                                   : !strcmp(kind, "long-longer") ? long_longer
                                                                   : plain;
     if (launch == graph)
         make_graph();
