@@ -48,7 +48,8 @@ static void judge(uint64_t now_ns)
     if (balance_ns > 0) {
         int64_t part = (int64_t)waiting.sums.took_ns / REPAID_PART;
         int64_t paid = balance_ns < part ? balance_ns : part;
-        pace_charge((uint64_t)paid, now_ns);
+        struct credit_terms terms = pace_terms(now_ns);
+        pace_charge((uint64_t)paid, now_ns, &terms);
         balance_ns -= paid;
     }
     if (balance_ns > OWED_MAX_NS)

@@ -37,6 +37,7 @@ extern struct burst bursts[BURSTS_MAX];
 extern __thread struct own_bursts {
     uint32_t generation;
     uint32_t tick;
+    uint32_t launches;
     int sparse; /* the program paused before its latest launch */
     uint64_t latest_at_ns;
     int is_marking; /* the next one is a marker */

@@ -7,7 +7,7 @@
 #define ESTIMATE_SAMPLES 16u
 
 struct estimate {
-    _Atomic uint64_t key;     /* 0: free */
+    _Alignas(64) _Atomic uint64_t key; /* 0: free; a launch reads what follows up to `count`, one cache line */
     _Atomic uint32_t ns_believed; /* 0: unknown */
     _Atomic uint32_t pending; /* a first timing is under way */
     /* Not 0: samples lay far apart lately although nobody else had the GPU: what is believed may be far from the mean. */

@@ -1,6 +1,5 @@
 #include "pace.h"
 
-#include "credit.h"
 #include "file_facts.h"
 #include "process.h"
 #include "share.h"
@@ -89,8 +88,7 @@ static _Atomic uint64_t *paid(void)
     return usage ? &usage->header.paid_until_ns : NULL;
 }
 
-/* Without a fresh word of the agent nobody takes turns. */
-static struct credit_terms terms_at(uint64_t now_ns)
+struct credit_terms pace_terms(uint64_t now_ns)
 {
     struct credit_terms terms = {pace_cores(now_ns), 0, 0};
     struct turn_file *file = atomic_load_explicit(&turn, memory_order_relaxed);
@@ -106,18 +104,10 @@ static struct credit_terms terms_at(uint64_t now_ns)
     return terms;
 }
 
-int pace_takes_turns(uint64_t now_ns)
-{
-    return terms_at(now_ns).turn_ns != 0;
-}
-
-int pace_must_wait(uint64_t now_ns)
+int pace_must_wait(uint64_t now_ns, const struct credit_terms *terms)
 {
     _Atomic uint64_t *until = paid();
-    if (!until)
-        return 0;
-    struct credit_terms terms = terms_at(now_ns);
-    return !credit_may_go(atomic_load_explicit(until, memory_order_relaxed), now_ns, &terms);
+    return until && !credit_may_go(atomic_load_explicit(until, memory_order_relaxed), now_ns, terms);
 }
 
 void pace_wait(int crowded)
@@ -127,7 +117,7 @@ void pace_wait(int crowded)
     struct usage_file *usage = atomic_load(&usage_mapped);
     struct usage_slot *own = atomic_load(&usage_own);
     while (until && now - began < CREDIT_DEBT_MAX_NS) {
-        struct credit_terms terms = terms_at(now);
+        struct credit_terms terms = pace_terms(now);
         uint64_t at = credit_wait_until(atomic_load(until), now, now != began, crowded, &terms);
         if (!at)
             break;
@@ -141,15 +131,14 @@ void pace_wait(int crowded)
         atomic_fetch_add_explicit(&own->waited_ns, now - began, memory_order_relaxed);
 }
 
-void pace_charge(uint64_t gpu_ns, uint64_t now_ns)
+void pace_charge(uint64_t gpu_ns, uint64_t now_ns, const struct credit_terms *terms)
 {
     _Atomic uint64_t *until = paid();
     struct usage_slot *own = atomic_load_explicit(&usage_own, memory_order_relaxed);
     if (!until || !own)
         return;
-    struct credit_terms terms = terms_at(now_ns);
     uint64_t had = atomic_load_explicit(until, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(until, &had, credit_paid_after(had, now_ns, gpu_ns, &terms),
+    while (!atomic_compare_exchange_weak_explicit(until, &had, credit_paid_after(had, now_ns, gpu_ns, terms),
                                                   memory_order_relaxed, memory_order_relaxed))
         continue;
     atomic_fetch_add_explicit(&own->gpu_time_ns, gpu_ns, memory_order_relaxed);

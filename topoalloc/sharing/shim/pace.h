@@ -2,6 +2,8 @@
 #ifndef TOPOALLOC_PACE_H
 #define TOPOALLOC_PACE_H
 
+#include "credit.h"
+
 #include <stdint.h>
 
 void pace_open(void); /* maps the files of the agent once they are there */
@@ -11,9 +13,9 @@ uint32_t pace_cores(uint64_t now_ns);
 int pace_neighbours(uint64_t since_ns, uint32_t *cores);
 #define PACE_ALONE_CORES 100u /* less than that is nobody */
 int pace_is_alone(uint64_t now_ns); /* whether nobody else had the GPU lately, for all that is known by now */
-int pace_takes_turns(uint64_t now_ns);
-int pace_must_wait(uint64_t now_ns);
+struct credit_terms pace_terms(uint64_t now_ns); /* of this moment; turns only with a fresh word of the agent */
+int pace_must_wait(uint64_t now_ns, const struct credit_terms *terms);
 void pace_wait(int crowded); /* until the container has credit */
-void pace_charge(uint64_t gpu_ns, uint64_t now_ns);
+void pace_charge(uint64_t gpu_ns, uint64_t now_ns, const struct credit_terms *terms);
 
 #endif

@@ -42,7 +42,8 @@ static void learn_first(const struct burst *burst, uint64_t took_ns)
     struct estimate *entry = &kernels[burst->entries[0]];
     uint64_t now_ns = process_now_ns();
     estimate_add(entry, took_ns, 1, pace_is_alone(now_ns)); /* there may be a slice in it: nothing is known yet */
-    pace_charge(took_ns, now_ns);
+    struct credit_terms terms = pace_terms(now_ns);
+    pace_charge(took_ns, now_ns, &terms);
     atomic_store(&entry->pending, 0);
 }
 

@@ -108,16 +108,18 @@ static void wait_for_late(void)
         samples_forsake_late(context, now_ns, LATE_NS);
 }
 
-static uint64_t credit_at(void)
+static uint64_t credit_at(struct credit_terms *terms)
 {
     uint64_t now_ns = process_now_ns();
     look_for_pause(now_ns);
-    if (!pace_must_wait(now_ns))
+    *terms = pace_terms(now_ns);
+    if (!pace_must_wait(now_ns, terms))
         return now_ns;
     bursts_close_all();
     samples_settle(memory_context(), BURSTS_MAX);
     pace_wait(atomic_load_explicit(&overlap_crowded, memory_order_relaxed));
-    if (bursts_may_time() && pace_takes_turns(process_now_ns()))
+    *terms = pace_terms(process_now_ns());
+    if (terms->turn_ns && bursts_may_time())
         wait_for_late();
     return process_now_ns();
 }
@@ -134,7 +136,7 @@ void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket)
     /* Its first timing is charged when it is known, so credit is looked at after that. */
     if (unknown && atomic_load(&entry->pending))
         wait_for_first(entry, process_now_ns());
-    ticket->now_ns = credit_at();
+    ticket->now_ns = credit_at(&ticket->terms);
     if (unknown && !atomic_load(&entry->ns_believed))
         ticket->burst = time_first(entry, stream, ticket->now_ns);
     ticket->predicted_ns = predicted_ns(entry);
@@ -193,6 +195,14 @@ static uint64_t price_of(const struct timing_ticket *ticket)
     return expected_ns * atomic_load_explicit(&overlap_scale, memory_order_relaxed) / SCALE_ONE;
 }
 
+/* Pauses of the program are asked for where launches are timed. Where this one was not and the next will hardly be, the
+ * time before it is near enough: the clock is what costs most here. */
+static uint64_t latest_at(const struct timing_ticket *ticket)
+{
+    int is_timed = ticket->burst >= 0 || bursts_mine.tick % SAMPLE_APART == 0;
+    return is_timed ? process_now_ns() : ticket->now_ns;
+}
+
 void timing_after(const struct timing_ticket *ticket, CUstream stream, int launched)
 {
     struct usage_slot *own = atomic_load_explicit(&usage_own, memory_order_relaxed);
@@ -209,8 +219,8 @@ void timing_after(const struct timing_ticket *ticket, CUstream stream, int launc
     if (ticket->burst >= 0)
         launched_in_burst(ticket, charged_ns);
     if (!first)
-        pace_charge(charged_ns, ticket->now_ns);
-    bursts_mine.latest_at_ns = process_now_ns();
+        pace_charge(charged_ns, ticket->now_ns, &ticket->terms);
+    bursts_mine.latest_at_ns = latest_at(ticket);
 }
 
 /* An open burst would be ended with an event on a stream that is no more. Called before the driver destroys it. */

@@ -4,6 +4,7 @@
 #ifndef TOPOALLOC_TIMING_H
 #define TOPOALLOC_TIMING_H
 
+#include "credit.h"
 #include "driver_api.h"
 
 struct timing_ticket {
@@ -11,6 +12,7 @@ struct timing_ticket {
     int burst; /* -1: this launch is not timed */
     uint64_t predicted_ns;
     uint64_t now_ns;
+    struct credit_terms terms; /* of that moment */
 };
 
 uint64_t timing_key(const void *function, const unsigned int shape[6]);
