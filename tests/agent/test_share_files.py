@@ -16,6 +16,7 @@ from topoalloc.agent.share_files import (
     live_slots,
     read_list,
     read_share,
+    read_turn,
     share_names,
     write_list,
     write_neighbours,
@@ -23,7 +24,7 @@ from topoalloc.agent.share_files import (
     write_turn,
 )
 from topoalloc.sharing.share_file import ShareLimits, ShareRefusal
-from topoalloc.sharing.turns import Turn
+from topoalloc.sharing.told_files import TURN, TURN_MAGIC, Turn
 from topoalloc.sharing.usage import Usage, UsageRefusal
 
 
@@ -185,6 +186,22 @@ def test_a_turn_is_written_in_place(run_dir: RunDir, before: bytes, turn: Turn |
     magic, written, written_ns = struct.unpack("=8sQQ", path.read_bytes())
     assert (magic, written, path.stat().st_ino) == (b"\x01TATURN1", word, inode)
     assert before_ns <= written_ns <= time.monotonic_ns()
+
+
+def test_the_turn_that_was_written_is_the_turn_that_is_read(run_dir: RunDir):
+    (run_dir.make() / "turn").touch()
+    write_turn(str(run_dir.path), NAME, Turn(37_500, 49_250))
+
+    assert read_turn(str(run_dir.path), NAME) == Turn(37_500, 49_250)
+
+
+def test_a_share_without_a_turn_file_or_with_a_link_in_its_place_has_no_turn_to_read(run_dir: RunDir, tmp_path: Path):
+    turn = run_dir.make() / "turn"
+    assert read_turn(str(run_dir.path), NAME) is None
+
+    (tmp_path / "elsewhere").write_bytes(TURN.pack(TURN_MAGIC, Turn(0, 1000).word, time.monotonic_ns()))
+    turn.symlink_to(tmp_path / "elsewhere")
+    assert read_turn(str(run_dir.path), NAME) is None
 
 
 def test_a_share_of_another_library_has_no_turn(run_dir: RunDir):

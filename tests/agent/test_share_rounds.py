@@ -21,7 +21,8 @@ from topoalloc.agent.share_sockets import ShareSockets
 from topoalloc.sharing.neighbours import LOOKS_KEPT
 from topoalloc.sharing.pace import PERIODS_KEPT
 from topoalloc.sharing.share_owners import ShareOwner, parse_owners
-from topoalloc.sharing.turns import CHANGE_US, WORK_LOOKS, Turn
+from topoalloc.sharing.told_files import Turn
+from topoalloc.sharing.turns import CHANGE_US, WORK_LOOKS
 
 OWNER = ShareOwner("ns", "pod", "app", UID)
 
@@ -191,6 +192,7 @@ def test_shares_that_want_more_than_there_is_take_turns_until_one_of_them_is_don
     slots = both_want(node)
     node.rounds.look()
     first = (node.turn_of(NAME), node.turn_of(OTHER))
+    shown = [line for line in metrics_text(node.board).splitlines() if line.startswith("topoalloc_share_turn_seconds{")]
     (node.run_dir.leaf(OTHER) / "usage").write_bytes(usage_bytes())
     for _ in range(WORK_LOOKS):
         node.rounds.look()
@@ -198,6 +200,8 @@ def test_shares_that_want_more_than_there_is_take_turns_until_one_of_them_is_don
         slot.end()
 
     assert first == (Turn(0, 37_500 - CHANGE_US), Turn(37_500, 62_500 - CHANGE_US))
+    assert [float(line.rpartition(" ")[2]) for line in shown] == [turn.length_us / 1e6 for turn in first]
+    assert "topoalloc_share_turn_seconds{" not in metrics_text(node.board)
     assert (node.turn_of(NAME), node.turn_of(OTHER)) == (Turn(0, 0), Turn(0, 0))
 
 

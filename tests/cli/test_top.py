@@ -12,12 +12,13 @@ import pytest
 
 from tests.agent.made_shares import NAME, OTHER, RunDir, Slot
 from tests.sharing.made_usage import GIB, share_bytes
-from topoalloc.agent.share_files import OWNERS, write_list
+from topoalloc.agent.share_files import OWNERS, write_list, write_turn
 from topoalloc.cli.main import main
 from topoalloc.cli.usage_table import SharesSeen, usage_json, usage_table
 from topoalloc.sharing.share_file import ShareLimits, ShareRefusal
 from topoalloc.sharing.share_owners import ShareOwner
 from topoalloc.sharing.share_sample import ShareSample, UsageRate
+from topoalloc.sharing.told_files import Turn
 from topoalloc.sharing.usage import ProcessUsage, Usage, UsageRefusal
 
 LIMITS = ShareLimits(1, "GPU-8e", 3000, 3000, 8 * GIB, 0, True)
@@ -29,6 +30,7 @@ SEEN = SharesSeen(
     ),
     {NAME: UsageRate(2987, 0.25)},
     {NAME: ShareOwner("team", "train-0", "main")},
+    {NAME: Turn(36_750, 49_250)},
 )
 
 
@@ -38,9 +40,9 @@ def top(*arguments: str) -> int:
 
 def test_the_table_says_used_and_granted_of_every_share():
     assert usage_table(SEEN) == (
-        "GPU           CONTAINER          MEMORY    LIMIT  GPU%  LIMIT%  WAIT%  PROCS  REFUSED\n"
-        "0000:3b:00.0  team/train-0/main  2560MiB  8192MiB  29.9      30     25      1        8\n"
-        "0000:3b:00.0  0000:3b:00.0-c50         ?        -     ?   20-90      ?      ?        ?\n"
+        "GPU           CONTAINER          MEMORY    LIMIT  GPU%  LIMIT%  WAIT%     TURN  PROCS  REFUSED\n"
+        "0000:3b:00.0  team/train-0/main  2560MiB  8192MiB  29.9      30     25  37-86ms      1        8\n"
+        "0000:3b:00.0  0000:3b:00.0-c50         ?        -     ?   20-90      ?        -      ?        ?\n"
         "0000:3b:00.0-c50: cut short\n"
     ).replace("MEMORY    LIMIT", " MEMORY    LIMIT")
 
@@ -57,17 +59,18 @@ def test_json_has_bytes_percent_and_reasons():
             "explicit_bytes": 2 * GIB, "implicit_bytes": GIB // 2, "cores_percent": 29.87, "waiting_percent": 25.0,
             "gpu_time_ns": 5, "waited_ns": 6, "refused": 8, "processes": 1,
         },
+        "turn": {"from_us": 36_750, "length_us": 49_250, "period_us": 100_000},
     }  # fmt: skip
     assert second["unreadable"] == "cut short"
     assert second["limits"]["memory_bytes"] is None
-    assert "usage" not in second
+    assert not {"usage", "turn"} & second.keys()
 
 
 def test_what_a_share_does_is_unknown_until_it_was_there_for_an_interval():
     seen = SharesSeen((ShareSample(NAME, 1, LIMITS, USAGE, 0),), {}, {})
 
     assert usage_table(seen).splitlines()[1].split() == [
-        *("0000:3b:00.0", NAME, "2560MiB", "8192MiB", "?", "30", "?", "1", "8"),
+        *("0000:3b:00.0", NAME, "2560MiB", "8192MiB", "?", "30", "?", "-", "1", "8"),
     ]
     usage = json.loads(usage_json(seen))["shares"][0]["usage"]
     assert (usage["cores_percent"], usage["waiting_percent"]) == (None, None)
@@ -84,12 +87,14 @@ def test_a_node_is_read_once(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     run_dir = RunDir(tmp_path)
     slot = Slot(run_dir.make(NAME, share_bytes()), 3, explicit=GIB)
     write_list(str(tmp_path), OWNERS, f"{NAME} ns p c -\nnonsense\n../x ns p c -\n")
+    (run_dir.leaf(NAME) / "turn").touch()
+    write_turn(str(tmp_path), NAME, Turn(0, 36_750))
 
     assert top("--run-dir", str(tmp_path)) == 0
     slot.end()
 
     lines = capsys.readouterr().out.splitlines()
-    assert lines[1].split() == ["0000:3b:00.0", "ns/p/c", "1024MiB", "8192MiB", "0.0", "30", "0", "1", "0"]
+    assert lines[1].split() == ["0000:3b:00.0", "ns/p/c", "1024MiB", "8192MiB", "0.0", "30", "0", "0-37ms", "1", "0"]
     assert len(lines) == 2
 
 

@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from tests.sharing.made_usage import usage_bytes
 from topoalloc.sharing.share_file import ShareLimits
 from topoalloc.sharing.share_sample import ShareSample, UsageRate
+from topoalloc.sharing.told_files import TURN_PERIOD_US, Turn
 from topoalloc.sharing.turns import (
     CHANGE_US,
     REST_LOOKS,
     SHORT_LOOKS,
     TURN_FROM_CORES,
-    TURN_PERIOD_US,
     TURNS_FROM_CORES,
     WORK_LOOKS,
-    Turn,
     TurnShare,
     TurnsState,
     turn_share,

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.sharing.made_usage import slot_bytes, usage_bytes
-from topoalloc.sharing import usage
-from topoalloc.sharing.turns import TURN_PERIOD_US
+from topoalloc.sharing import told_files, usage
 from topoalloc.sharing.usage import Usage, UsageRefusal, parse_usage
 
 PRINTER = r"""
@@ -62,26 +61,26 @@ def test_the_layout_read_here_is_that_of_the_c_header(tmp_path: Path):
         "sizeof(struct usage_slot)": usage.SLOT.size,
         "offsetof(struct usage_file, slots)": usage.HEADER.size,
         **header, **slot, **halves,
-        "sizeof(struct pace_file)": usage.PACE.size,
-        "offsetof(struct pace_file, cores_now)": usage.PACE_CORES_AT,
-        "offsetof(struct pace_file, written_at_ns)": usage.PACE_WRITTEN_AT,
+        "sizeof(struct pace_file)": told_files.PACE.size,
+        "offsetof(struct pace_file, cores_now)": told_files.PACE_CORES_AT,
+        "offsetof(struct pace_file, written_at_ns)": told_files.PACE_WRITTEN_AT,
         "USAGE_MAGIC": usage.USAGE_MAGIC,
         "USAGE_VERSION": usage.USAGE_VERSION,
         "USAGE_SLOTS_MAX": usage.USAGE_SLOTS_MAX,
         "USAGE_FILE_BYTES": usage.USAGE_FILE_BYTES,
         "USAGE_LOCKS_AT": usage.USAGE_LOCKS_AT,
-        "PACE_MAGIC": usage.PACE_MAGIC,
-        "PACE_STALE_NS": usage.PACE_STALE_NS,
-        "sizeof(struct neighbours_file)": usage.NEIGHBOURS.size,
-        "offsetof(struct neighbours_file, cores)": usage.NEIGHBOURS_CORES_AT,
-        "offsetof(struct neighbours_file, seen_at_ns)": usage.NEIGHBOURS_SEEN_AT,
-        "NEIGHBOURS_MAGIC": usage.NEIGHBOURS_MAGIC,
-        "NEIGHBOURS_SEEN_NS": usage.NEIGHBOURS_SEEN_NS,
-        "sizeof(struct turn_file)": usage.TURN.size,
-        "offsetof(struct turn_file, turn)": usage.TURN_AT,
-        "offsetof(struct turn_file, written_at_ns)": usage.TURN_WRITTEN_AT,
-        "TURN_MAGIC": usage.TURN_MAGIC,
-        "TURN_PERIOD_NS": TURN_PERIOD_US * 1000,
+        "PACE_MAGIC": told_files.PACE_MAGIC,
+        "PACE_STALE_NS": told_files.PACE_STALE_NS,
+        "sizeof(struct neighbours_file)": told_files.NEIGHBOURS.size,
+        "offsetof(struct neighbours_file, cores)": told_files.NEIGHBOURS_CORES_AT,
+        "offsetof(struct neighbours_file, seen_at_ns)": told_files.NEIGHBOURS_SEEN_AT,
+        "NEIGHBOURS_MAGIC": told_files.NEIGHBOURS_MAGIC,
+        "NEIGHBOURS_SEEN_NS": told_files.NEIGHBOURS_SEEN_NS,
+        "sizeof(struct turn_file)": told_files.TURN.size,
+        "offsetof(struct turn_file, turn)": told_files.TURN_AT,
+        "offsetof(struct turn_file, written_at_ns)": told_files.TURN_WRITTEN_AT,
+        "TURN_MAGIC": told_files.TURN_MAGIC,
+        "TURN_PERIOD_NS": told_files.TURN_PERIOD_US * 1000,
     }  # fmt: skip
 
 

@@ -14,14 +14,14 @@ import pytest
 
 from tests.shim.built import Built
 from tests.shim.container import Container, Share, finished
-from topoalloc.sharing.turns import Turn
-from topoalloc.sharing.usage import (
+from topoalloc.sharing.told_files import (
     NEIGHBOURS,
     NEIGHBOURS_MAGIC,
     NEIGHBOURS_SEEN_AT,
     TURN,
     TURN_MAGIC,
     TURN_WRITTEN_AT,
+    Turn,
 )
 
 WORD_AT = 8  # where both files have what is said

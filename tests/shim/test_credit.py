@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.shim.built import SHIM_FLAGS, SHIM_SOURCES, ran
-from topoalloc.sharing.turns import TURN_PERIOD_US
+from topoalloc.sharing.told_files import TURN_PERIOD_US
 
 PERIOD_NS = TURN_PERIOD_US * 1000
 MS = 1_000_000

@@ -22,7 +22,8 @@ from topoalloc.agent.share_files import read_share
 from topoalloc.agent.share_rounds import ShareRounds
 from topoalloc.agent.share_sockets import ShareSockets
 from topoalloc.sharing.share_sample import ShareSample, rate_of
-from topoalloc.sharing.usage import TURN, Usage
+from topoalloc.sharing.told_files import TURN
+from topoalloc.sharing.usage import Usage
 
 LIMIT_S = 30.0
 KERNEL_NS = "1000000"

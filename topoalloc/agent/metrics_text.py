@@ -19,6 +19,7 @@ _SHARE_METRICS = (
     ("memory_limit_bytes", "gauge", "GPU memory granted; absent where memory is not limited."),
     ("cores_limit_ratio", "gauge", "Part of the GPU's time granted, 0 to 1."),
     ("cores_now_ratio", "gauge", "Part of the GPU's time that an elastic share may take now, 0 to 1."),
+    ("turn_seconds", "gauge", "Its part of every 0.1 s while shares take turns; absent: it launches at any time."),
     ("memory_explicit_bytes", "gauge", "GPU memory that its processes asked for."),
     ("memory_implicit_bytes", "gauge", "GPU memory that the driver took beside, as for contexts and modules."),
     ("cores_used_ratio", "gauge", "Part of the GPU's time used over the last second, 0 to 1."),
@@ -52,10 +53,12 @@ def _values(sample: ShareSample, board: ShareBoard, over: set[str]) -> tuple[flo
     limits = sample.limits if isinstance(sample.limits, ShareLimits) else None
     usage = sample.usage if isinstance(sample.usage, Usage) else None
     paced, rate = board.paced.get(sample.name), board.rates.get(sample.name)
+    turn = board.turns.get(sample.name)
     return (
         None if limits is None else limits.memory_bytes,
         None if limits is None else limits.cores / CORES_FULL,
         None if paced is None else paced / CORES_FULL,
+        None if turn is None else turn.length_us / 1e6,
         None if usage is None else usage.explicit_bytes,
         None if usage is None else usage.implicit_bytes,
         None if usage is None or rate is None else rate.cores / CORES_FULL,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from topoalloc.sharing.overuse import Finding
 from topoalloc.sharing.share_owners import ShareOwner
 from topoalloc.sharing.share_sample import ShareSample, UsageRate
+from topoalloc.sharing.told_files import Turn
 
 
 @dataclass(slots=True)
@@ -23,6 +24,7 @@ class ShareBoard:
     rates: Mapping[str, UsageRate] = field(default_factory=dict)
     owners: Mapping[str, ShareOwner] = field(default_factory=dict)
     paced: Mapping[str, int] = field(default_factory=dict)
+    turns: Mapping[str, Turn] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     judged: frozenset[str] = frozenset()
     found: Counter[str] = field(default_factory=Counter)

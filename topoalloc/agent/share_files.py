@@ -18,24 +18,21 @@ from contextlib import contextmanager
 from topoalloc.sharing.share import is_share_name
 from topoalloc.sharing.share_file import SHARE_BYTES_MAX, ShareLimits, ShareRefusal, parse_share
 from topoalloc.sharing.share_sample import ShareSample
-from topoalloc.sharing.turns import Turn
-from topoalloc.sharing.usage import (
+from topoalloc.sharing.told_files import (
     NEIGHBOURS_CORES_AT,
     NEIGHBOURS_MAGIC,
     NEIGHBOURS_SEEN_AT,
     PACE_CORES_AT,
     PACE_MAGIC,
     PACE_WRITTEN_AT,
+    TURN,
     TURN_AT,
     TURN_MAGIC,
     TURN_WRITTEN_AT,
-    USAGE_FILE_BYTES,
-    USAGE_LOCKS_AT,
-    USAGE_SLOTS_MAX,
-    Usage,
-    UsageRefusal,
-    parse_usage,
+    Turn,
+    parse_turn,
 )
+from topoalloc.sharing.usage import USAGE_FILE_BYTES, USAGE_LOCKS_AT, USAGE_SLOTS_MAX, Usage, UsageRefusal, parse_usage
 
 SHARES_MAX = 4096  # far above the containers of a node
 LIST_BYTES_MAX = 2 * 1024**2
@@ -118,6 +115,15 @@ def live_slots(usage_fd: int) -> frozenset[int]:
         alive.update(range(first, last))
         ranges.extend((low, high) for low, high in ((begin, first), (last, end)) if low < high)
     return frozenset(alive)
+
+
+def read_turn(run_dir: str, name: str) -> Turn | None:
+    """The turn that a share has now; None where it has none, or there is nothing to read."""
+    try:
+        with leaf(run_dir, name) as leaf_fd, _regular("turn", os.O_RDONLY, leaf_fd) as fd:
+            return parse_turn(os.pread(fd, TURN.size, 0), time.monotonic_ns())
+    except OSError:
+        return None
 
 
 def write_pace(run_dir: str, name: str, cores_now: int) -> bool:

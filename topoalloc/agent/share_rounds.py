@@ -27,7 +27,8 @@ from topoalloc.sharing.pace import PACE_PERIOD_S, PaceState, forgetting, pace, p
 from topoalloc.sharing.share_file import CORES_FULL, ShareLimits, gpu_of, shown_gpu
 from topoalloc.sharing.share_owners import ShareOwner, owners_text
 from topoalloc.sharing.share_sample import ShareSample, rates_of
-from topoalloc.sharing.turns import Turn, TurnShare, TurnsState, turn_share, turns_after
+from topoalloc.sharing.told_files import Turn
+from topoalloc.sharing.turns import TurnShare, TurnsState, turn_share, turns_after
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -125,7 +126,8 @@ class ShareRounds:
             self._turns[gpu], of_gpu = turns_after(states.get(gpu, TurnsState()), shares)
             given |= of_gpu
         told = {name: given.get(name) for name in sorted(before | given.keys())}
-        self._write("turn", told, partial(write_turn, self._run_dir))
+        done = self._write("turn", told, partial(write_turn, self._run_dir))
+        self._board.turns = {name: turn for name, turn in done.items() if turn is not None}
 
     def pace(self) -> bool:
         """Set what elastic shares may take now; whether there are any."""

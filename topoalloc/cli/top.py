@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 from topoalloc.agent.config import Config
-from topoalloc.agent.share_files import OWNERS, SHARES, read_list, read_shares, share_names
+from topoalloc.agent.share_files import OWNERS, SHARES, read_list, read_shares, read_turn, share_names
 from topoalloc.cli.usage_table import SharesSeen, usage_json, usage_table
 from topoalloc.errors import InputError, MachineError
 from topoalloc.sharing.share_owners import parse_owners
@@ -44,6 +44,7 @@ def run(args: argparse.Namespace) -> int:
             now,
             rates_of({sample.name: sample for sample in before}, now),
             parse_owners(read_list(args.run_dir, OWNERS)),
+            {sample.name: turn for sample in now if (turn := read_turn(args.run_dir, sample.name)) is not None},
         )
         text = usage_json(seen) if args.form == "json" else usage_table(seen)
         sys.stdout.write((_CLEAR if is_screen else "") + text)

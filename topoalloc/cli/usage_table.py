@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from topoalloc.sharing.share_file import CORES_FULL, ShareLimits, shown_gpu
 from topoalloc.sharing.share_owners import ShareOwner
 from topoalloc.sharing.share_sample import ShareSample, UsageRate
+from topoalloc.sharing.told_files import TURN_PERIOD_US, Turn
 from topoalloc.sharing.usage import Usage
 
-_HEADINGS = ("GPU", "CONTAINER", "MEMORY", "LIMIT", "GPU%", "LIMIT%", "WAIT%", "PROCS", "REFUSED")
+_HEADINGS = ("GPU", "CONTAINER", "MEMORY", "LIMIT", "GPU%", "LIMIT%", "WAIT%", "TURN", "PROCS", "REFUSED")
 _LEFT = 2  # so many columns are words, the rest are figures
 OWNER_CHARACTERS_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
 class SharesSeen:
-    """Shares, what they did over the interval as far as it is known, and whose they are, by name."""
+    """Shares, what they did over the interval as far as it is known, whose they are, and their turns, by name."""
 
     samples: tuple[ShareSample, ...]
     rates: Mapping[str, UsageRate]
     owners: Mapping[str, ShareOwner]
+    turns: Mapping[str, Turn] = field(default_factory=dict)
 
 
 def usage_table(seen: SharesSeen) -> str:
@@ -59,6 +61,7 @@ def _row(sample: ShareSample, seen: SharesSeen) -> tuple[str, ...]:
         "?" if usage is None or rate is None else _percent(rate.cores),
         "?" if limits is None else _cores(limits),
         "?" if usage is None or rate is None else f"{100 * rate.waiting:.0f}",
+        _turn(seen.turns.get(sample.name)),
         "?" if usage is None else str(len(usage.processes)),
         "?" if usage is None else str(usage.refused),
     )
@@ -77,6 +80,9 @@ def _entry(sample: ShareSample, seen: SharesSeen) -> dict[str, object]:
             "cores_max_percent": 100 * limits.cores_max / CORES_FULL,
             "memory_bytes": limits.memory_bytes,
         }
+    turn = seen.turns.get(sample.name)
+    if turn is not None:
+        entry["turn"] = {"from_us": turn.from_us, "length_us": turn.length_us, "period_us": TURN_PERIOD_US}
     if isinstance(usage, Usage):
         entry["usage"] = {
             "explicit_bytes": usage.explicit_bytes,
@@ -103,6 +109,11 @@ def _mib(amount_bytes: int) -> str:
 
 def _percent(cores: int) -> str:
     return f"{100 * cores / CORES_FULL:.1f}"
+
+
+def _turn(turn: Turn | None) -> str:
+    """From when to when of every period, in milliseconds."""
+    return "-" if turn is None else f"{turn.from_us / 1e3:.0f}-{(turn.from_us + turn.length_us) / 1e3:.0f}ms"
 
 
 def _cores(limits: ShareLimits) -> str:

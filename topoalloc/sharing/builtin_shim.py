@@ -13,18 +13,8 @@ from topoalloc.sharing.enforcement import Enforced, ShareFile, Upkeep
 from topoalloc.sharing.settings import CORES_PER_GPU
 from topoalloc.sharing.share import Share, ShareRules, is_elastic
 from topoalloc.sharing.share_file import share_text
-from topoalloc.sharing.usage import (
-    NEIGHBOURS,
-    NEIGHBOURS_MAGIC,
-    PACE,
-    PACE_MAGIC,
-    TURN,
-    TURN_MAGIC,
-    USAGE_FILE_BYTES,
-    USAGE_MAGIC,
-    USAGE_SLOTS_MAX,
-    USAGE_VERSION,
-)
+from topoalloc.sharing.told_files import NEIGHBOURS, NEIGHBOURS_MAGIC, PACE, PACE_MAGIC, TURN, TURN_MAGIC
+from topoalloc.sharing.usage import USAGE_FILE_BYTES, USAGE_MAGIC, USAGE_SLOTS_MAX, USAGE_VERSION
 
 LIBRARY_NAME = "libtopoalloc-vcuda.so"
 VERIFY_NAME = "topoalloc-verify"  # beside it: says in a container whether its limits are active

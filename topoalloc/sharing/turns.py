@@ -14,9 +14,9 @@ from types import MappingProxyType
 from topoalloc.sharing.pace import is_wanting
 from topoalloc.sharing.share_file import CORES_FULL
 from topoalloc.sharing.share_sample import ShareSample, UsageRate
+from topoalloc.sharing.told_files import TURN_PERIOD_US, Turn
 from topoalloc.sharing.usage import Usage
 
-TURN_PERIOD_US = 100_000
 # At the end of a turn, for what was launched last to be done and the GPU to change. Without it the turns run into each
 # other, and the GPU changes as often as before.
 CHANGE_US = 750
@@ -33,19 +33,6 @@ TURN_FROM_CORES = 500
 SHORT_PERCENT = 85
 SHORT_LOOKS = 5
 REST_LOOKS = 30
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """The part of every period of CLOCK_MONOTONIC that is a share's own."""
-
-    from_us: int
-    length_us: int
-
-    @property
-    def word(self) -> int:
-        """As the file has it: the beginning in the upper 32 bits, the length in the lower ones."""
-        return self.from_us << 32 | self.length_us
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,20 +20,6 @@ SLOT = struct.Struct("=8Q4I48x")
 _STATE_AT = 68  # of `state` within a slot
 _IN_USE = 1
 
-PACE_MAGIC = 0x3145434150415401
-PACE = struct.Struct("=QQQ")
-PACE_CORES_AT, PACE_WRITTEN_AT = 8, 16
-PACE_STALE_NS = 3_000_000_000
-
-NEIGHBOURS_MAGIC = 0x3148474941544101
-NEIGHBOURS = struct.Struct("=QQQ")
-NEIGHBOURS_CORES_AT, NEIGHBOURS_SEEN_AT = 8, 16
-NEIGHBOURS_SEEN_NS = 10_000_000_000
-
-TURN_MAGIC = 0x314E525554415401
-TURN = struct.Struct("=QQQ")
-TURN_AT, TURN_WRITTEN_AT = 8, 16
-
 
 @dataclass(frozen=True, slots=True)
 class ProcessUsage:

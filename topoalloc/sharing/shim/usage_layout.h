@@ -2,7 +2,7 @@
  *
  * The agent makes it (USAGE_FILE_BYTES, zeroed, then the header), every process of the container maps it shared. It
  * lies in the tenant's hands: limits are never read from it, and the agent parses it with fixed bounds and believes
- * nothing. topoalloc/sharing/usage.py reads the same layout; tests/shim compares the two.
+ * nothing. usage.py and told_files.py of topoalloc/sharing know the same layouts; tests/sharing compares them.
  */
 #ifndef TOPOALLOC_USAGE_LAYOUT_H
 #define TOPOALLOC_USAGE_LAYOUT_H
