@@ -54,8 +54,7 @@ int bursts_open(CUstream stream, uint64_t now_ns)
     burst->last_at_ns = now_ns;
     burst->launches = burst->unsteady = 0;
     burst->first_of_entry = burst->ahead = burst->single = burst->is_forsaken = 0;
-    burst->is_marker = bursts_mine.is_marking;
-    bursts_mine.is_marking = 0;
+    burst->is_marker = 0;
     if (!events_ready(burst, memory_context()) || DRIVER(cuEventRecord)(burst->begin, stream) != CUDA_SUCCESS) {
         atomic_store(&burst->state, BURST_FREE);
         return -1;
@@ -172,12 +171,14 @@ int bursts_find_open(CUstream stream, uint64_t now_ns, int *slot)
     return found;
 }
 
-int bursts_begin_in(int slot, CUstream stream, uint64_t now_ns)
+int bursts_begin_in(int slot, CUstream stream, uint64_t now_ns, int is_marker)
 {
     int at = bursts_open(stream, now_ns);
     bursts_mine.open[slot] = at;
     if (at < 0)
         return at;
+    bursts[at].is_marker = is_marker;
+    bursts_mine.is_marking = 0;
     bursts_mine.sequence[slot] = bursts[at].sequence;
     bursts_mine.last_at_ns[slot] = now_ns;
     bursts_mine.stream[slot] = stream;

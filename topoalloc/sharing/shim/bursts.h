@@ -51,7 +51,7 @@ int bursts_may_time(void);
 void bursts_renew_mine(void); /* in a forked child nothing is open */
 
 int bursts_open(CUstream stream, uint64_t now_ns); /* -1: none is to be had */
-int bursts_begin_in(int slot, CUstream stream, uint64_t now_ns); /* the same, kept among this thread's */
+int bursts_begin_in(int slot, CUstream stream, uint64_t now_ns, int is_marker); /* the same, kept among this thread's */
 int bursts_find_open(CUstream stream, uint64_t now_ns, int *slot);
 int bursts_slot_of(int burst);
 struct burst *bursts_hold(int slot);

@@ -82,9 +82,7 @@ static void take_sample(struct burst *burst, uint64_t took_ns)
 {
     uint64_t alone_ns = without_bracket(took_ns, burst->single ? BRACKET_FIRST_NS : BRACKET_NS);
     int is_sliced = alone_ns > burst->predicted_ns + SLICE_NS;
-    /* The program may have let the GPU wait between a marker's launches. Where it is one launch there is no between, and
-     * where each launch of a kernel waits for credit such markers are all there is to learn from. */
-    int is_told = burst->ahead || !burst->is_marker || burst->launches == 1;
+    int is_told = burst->ahead || !burst->is_marker;
     if (is_told)
         learn(burst, alone_ns, is_sliced || burst->predicted_ns > SHORT_BURST_NS);
     uint64_t added_ns = overlap_cover(overlap_begin_on_line(burst), alone_ns);

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #define SAMPLE_APART 131u /* launches, where the kernel is well known; a prime, so that no loop hides behind it */
+#define SAMPLE_APART_LONG 13u /* of those that fill a burst by themselves: they are few, and timing them costs little */
 #define FIRST_WAIT_NS UINT64_C(10000000000)
 #define LATE_NS (CREDIT_AHEAD_NS + UINT64_C(1000000))
 #define LATE_LOOK_NS 100000
@@ -47,9 +48,10 @@ static int is_sampled(const struct estimate *entry, uint64_t now_ns)
         return 1;
     if (atomic_load_explicit(&entry->doubted, memory_order_relaxed))
         return 1;
-    if (bursts_mine.is_marking || (is_unsteady(entry) && pace_is_alone(now_ns)))
+    if (is_unsteady(entry) && pace_is_alone(now_ns))
         return 1;
-    return bursts_mine.tick++ % SAMPLE_APART == 0;
+    int is_long = atomic_load_explicit(&entry->ns_believed, memory_order_relaxed) >= BURST_NS;
+    return bursts_mine.tick++ % (is_long ? SAMPLE_APART_LONG : SAMPLE_APART) == 0;
 }
 
 /* Something launched for the first time is timed alone, and whoever launches it again waits for that. */
@@ -143,10 +145,14 @@ void timing_before(uint64_t key, CUstream stream, struct timing_ticket *ticket)
     if (!ticket->predicted_ns || ticket->burst >= 0 || !bursts_may_time())
         return;
     int open = bursts_find_open(stream, ticket->now_ns, &slot);
-    if (open >= 0)
+    if (open >= 0) {
         ticket->burst = bursts_hold(open) ? bursts_mine.open[open] : -1;
-    else if (slot >= 0 && is_sampled(entry, ticket->now_ns))
-        ticket->burst = bursts_begin_in(slot, stream, ticket->now_ns);
+    } else if (slot >= 0) {
+        /* Counted before it is asked whether it is a marker: where each launch waits for credit, each is one. */
+        int sampled = is_sampled(entry, ticket->now_ns);
+        if (sampled || bursts_mine.is_marking)
+            ticket->burst = bursts_begin_in(slot, stream, ticket->now_ns, !sampled);
+    }
 }
 
 static void launched_in_burst(const struct timing_ticket *ticket, uint64_t charged_ns)
@@ -196,7 +202,7 @@ static uint64_t price_of(const struct timing_ticket *ticket)
 }
 
 /* Pauses of the program are asked for where launches are timed. Where this one was not and the next will hardly be, the
- * time before it is near enough: the clock is what costs most here. */
+ * time before it is near enough: the clock is what costs most here. (Long ones are timed singly, paused or not.) */
 static uint64_t latest_at(const struct timing_ticket *ticket)
 {
     int is_timed = ticket->burst >= 0 || bursts_mine.tick % SAMPLE_APART == 0;
