@@ -5,7 +5,8 @@
 #include <string.h>
 
 #define REBASE_NS UINT64_C(2000000000)
-#define SWITCHES_LOOK 128u /* launches of a thread after which it is judged whether several streams work at once */
+#define SWITCHES_LOOK 128u /* launches after which it is judged whether several streams work at once */
+#define COUNTED_TOGETHER 16u /* of one thread: what threads share is written seldom */
 #define SWITCHES_MANY 8u
 #define WINDOW_NS UINT64_C(20000000) /* GPU time over which overlap is averaged */
 #define SCALE_MAX 1054u /* 3 %: beyond it is a neighbour's time, not ours */
@@ -15,7 +16,7 @@ _Atomic uint32_t overlap_scale = SCALE_ONE;
 _Atomic int overlap_crowded;
 
 static _Atomic uintptr_t latest_stream;
-static _Atomic uint32_t switches;
+static _Atomic uint32_t switches, launches_seen;
 
 /* The GPU's time line, under the lock of samples.c: covered up to here by bursts already counted, relative to `base`. */
 static struct {
@@ -79,7 +80,10 @@ void overlap_watch_streams(CUstream stream)
         atomic_store_explicit(&latest_stream, (uintptr_t)stream, memory_order_relaxed);
         atomic_fetch_add_explicit(&switches, 1, memory_order_relaxed);
     }
-    if (++bursts_mine.launches % SWITCHES_LOOK)
+    if (++bursts_mine.launches % COUNTED_TOGETHER)
+        return;
+    uint32_t seen = atomic_fetch_add_explicit(&launches_seen, COUNTED_TOGETHER, memory_order_relaxed);
+    if (seen % SWITCHES_LOOK != SWITCHES_LOOK - COUNTED_TOGETHER)
         return;
     int many = atomic_exchange_explicit(&switches, 0, memory_order_relaxed) >= SWITCHES_MANY;
     if (atomic_exchange_explicit(&overlap_crowded, many, memory_order_relaxed) && !many)
